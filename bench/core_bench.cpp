@@ -1,0 +1,145 @@
+// Times the C++ API and its yardsticks. `core_bench ROW SIDE COUNT` prints nanoseconds per operation; bench/run.py
+// interleaves the two sides and takes medians.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <miniray/miniray.hpp>
+#include <string>
+
+#include "bench/yardsticks.hpp"
+
+namespace {
+
+using miniray::Array;
+using miniray::Channel;
+using miniray::ChannelOptions;
+using miniray::Handle;
+using miniray::Value;
+using miniray::Worker;
+
+constexpr std::size_t large_bytes = 8 << 20;
+constexpr std::size_t small_bytes = 64;
+
+double ns_per_operation(std::size_t count, const std::function<void()>& operation) {
+  const auto start = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < count; ++i) operation();
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
+  return took.count() / static_cast<double>(count);
+}
+
+double warm(std::size_t count, const std::function<void()>& operation) {
+  ns_per_operation(std::max<std::size_t>(count / 10, 3), operation);
+  return ns_per_operation(count, operation);
+}
+
+void echo(Handle& handle) {
+  for (;;) handle.send(handle.recv());
+}
+
+const Value& small_message() {
+  static const Value message{{"cmd", "echo"}, {"payload", std::string(32, 'x')}};
+  return message;
+}
+
+double worker_round_trip(std::size_t count, std::optional<int> spin_us) {
+  Worker worker(echo, {.spin_us = spin_us});
+  return warm(count, [&] {
+    worker.send(small_message());
+    (void)worker.recv();
+  });
+}
+
+double tcp_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
+  const auto [here, there] = bench::tcp_ends();
+  ChannelOptions options;
+  options.spin_us = spin_us;
+  Worker worker([&, there = there, here = here](Handle&) {
+    close(here);
+    Channel channel(there, options);
+    for (;;) channel.send(channel.recv());
+  });
+  close(there);
+  Channel channel(here, options);
+  const double took = warm(count, [&] {
+    channel.send(message);
+    (void)channel.recv();
+  });
+  channel.close();
+  worker.kill();
+  return took;
+}
+
+double one_way(std::size_t count) {
+  Worker worker([count](Handle& handle) {
+    for (;;) {
+      for (std::size_t i = 0; i < count; ++i) (void)handle.recv();
+      handle.send("done");
+    }
+  });
+  const auto run = [&] {
+    for (std::size_t i = 0; i < count; ++i) worker.send(small_message());
+    (void)worker.recv();
+  };
+  run();
+  return ns_per_operation(1, run) / static_cast<double>(count);
+}
+
+double raw_one_way(std::size_t count) {
+  bench::RawSink sink(count, small_bytes);
+  const auto run = [&] {
+    for (std::size_t i = 0; i < count; ++i) sink.send();
+    sink.wait();
+  };
+  run();
+  return ns_per_operation(1, run) / static_cast<double>(count);
+}
+
+double raw_echo(std::size_t count, bench::Ends ends, std::size_t bytes) {
+  bench::RawEcho echo_process(ends, bytes);
+  return warm(count, [&] { echo_process.round_trip(); });
+}
+
+Value large_message() { return Value(Array::of(std::vector<double>(large_bytes / sizeof(double), 0.5))); }
+
+double worker_start(std::size_t count) {
+  return warm(count, [] {
+    Worker worker([](Handle& handle) { handle.send(handle.recv()); });
+    worker.send(1);
+    (void)worker.recv();
+    worker.wait();
+  });
+}
+
+using Row = std::function<double(std::size_t)>;
+
+const std::map<std::string, Row>& rows() {
+  static const std::map<std::string, Row> all{
+      {"socketpair/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), small_bytes); }},
+      {"socketpair/sleeping", [](std::size_t n) { return worker_round_trip(n, 0); }},
+      {"socketpair/spinning", [](std::size_t n) { return worker_round_trip(n, {}); }},
+      {"tcp/raw", [](std::size_t n) { return raw_echo(n, bench::tcp_ends(), small_bytes); }},
+      {"tcp/sleeping", [](std::size_t n) { return tcp_round_trip(n, small_message(), 0); }},
+      {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
+      {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, bench::tcp_ends(), large_bytes); }},
+      {"large_tcp/ours", [](std::size_t n) { return tcp_round_trip(n, large_message(), {}); }},
+      {"one_way/raw", raw_one_way},
+      {"one_way/ours", one_way},
+      {"start/raw", [](std::size_t n) { return warm(n, bench::bare_start); }},
+      {"start/ours", worker_start},
+  };
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto row = argc == 3 ? rows().find(argv[1]) : rows().end();
+  if (row == rows().end()) {
+    std::fprintf(stderr, "usage: core_bench ROW COUNT, where ROW is one of:\n");
+    for (const auto& [name, run] : rows()) std::fprintf(stderr, "  %s\n", name.c_str());
+    return EXIT_FAILURE;
+  }
+  std::printf("%.1f\n", row->second(static_cast<std::size_t>(std::atoi(argv[2]))));
+}

@@ -1,0 +1,148 @@
+// The raw system calls that MiniRay is measured against: blocking sockets, fork, nothing else.
+#pragma once
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace bench {
+
+using Ends = std::pair<int, int>;
+
+inline Ends unix_ends() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) throw std::runtime_error("socketpair");
+  return {ends[0], ends[1]};
+}
+
+inline Ends tcp_ends() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* at = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, at, size) != 0 || listen(listener, 1) != 0 || getsockname(listener, at, &size) != 0)
+    throw std::runtime_error("listen");
+  const int here = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(here, at, size) != 0) throw std::runtime_error("connect");
+  const int there = accept(listener, nullptr, nullptr);
+  close(listener);
+  const int on = 1;
+  for (const int end : {here, there}) setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return {here, there};
+}
+
+inline void write_all(int fd, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t wrote = write(fd, data, size);
+    if (wrote <= 0) _exit(0);
+    data += wrote;
+    size -= static_cast<std::size_t>(wrote);
+  }
+}
+
+inline bool read_all(int fd, char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t got = read(fd, data, size);
+    if (got <= 0) return false;
+    data += got;
+    size -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+/// A forked process that sends every message of so many bytes back.
+class RawEcho {
+ public:
+  RawEcho(Ends ends, std::size_t bytes) : fd_(ends.first), buffer_(bytes, 'x') {
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends.first);
+      while (read_all(ends.second, buffer_.data(), bytes)) write_all(ends.second, buffer_.data(), bytes);
+      _exit(0);
+    }
+    close(ends.second);
+  }
+  RawEcho(const RawEcho&) = delete;
+  RawEcho& operator=(const RawEcho&) = delete;
+  ~RawEcho() {
+    close(fd_);
+    waitpid(child_, nullptr, 0);
+  }
+  void round_trip() {
+    write_all(fd_, buffer_.data(), buffer_.size());
+    if (!read_all(fd_, buffer_.data(), buffer_.size())) throw std::runtime_error("the echo is gone");
+  }
+
+ private:
+  int fd_;
+  pid_t child_;
+  std::vector<char> buffer_;
+};
+
+/// A forked process that reads as fast as it can, and says when it has read so much.
+class RawSink {
+ public:
+  explicit RawSink(std::size_t messages, std::size_t bytes) : message_(bytes, 'x') {
+    const Ends ends = unix_ends();
+    fd_ = ends.first;
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends.first);
+      std::vector<char> room(65536);
+      for (;;) {
+        std::size_t left = messages * bytes;
+        while (left > 0) {
+          const ssize_t got = read(ends.second, room.data(), room.size());
+          if (got <= 0) _exit(0);
+          left -= static_cast<std::size_t>(got);
+        }
+        write_all(ends.second, "d", 1);
+      }
+    }
+    close(ends.second);
+  }
+  RawSink(const RawSink&) = delete;
+  RawSink& operator=(const RawSink&) = delete;
+  ~RawSink() {
+    close(fd_);
+    waitpid(child_, nullptr, 0);
+  }
+  void send() { write_all(fd_, message_.data(), message_.size()); }
+  void wait() {
+    char done = 0;
+    if (!read_all(fd_, &done, 1)) throw std::runtime_error("the sink is gone");
+  }
+
+ private:
+  int fd_ = -1;
+  pid_t child_ = -1;
+  std::vector<char> message_;
+};
+
+/// A child started with nothing but fork and a socket pair, and its first answer.
+inline void bare_start() {
+  const Ends ends = unix_ends();
+  const pid_t child = fork();
+  char byte = 'x';
+  if (child == 0) {
+    if (read(ends.second, &byte, 1) != 1 || write(ends.second, &byte, 1) != 1) _exit(1);
+    _exit(0);
+  }
+  write_all(ends.first, &byte, 1);
+  if (!read_all(ends.first, &byte, 1)) throw std::runtime_error("no answer");
+  close(ends.first);
+  close(ends.second);
+  waitpid(child, nullptr, 0);
+}
+
+}  // namespace bench

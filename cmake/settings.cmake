@@ -1,0 +1,28 @@
+# How everything is compiled.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(miniray_settings INTERFACE)
+target_compile_options(miniray_settings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
+  target_compile_options(miniray_settings INTERFACE -Wno-restrict)
+endif()
+if(MINIRAY_SANITIZE)
+  add_compile_options(-fsanitize=${MINIRAY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MINIRAY_SANITIZE})
+endif()
+
+# Header-only, and used by the implementation alone: no installed header includes them.
+find_package(nlohmann_json 3.11 REQUIRED)
+find_path(MSGPACK_INCLUDE msgpack.hpp REQUIRED)

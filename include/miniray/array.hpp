@@ -1,0 +1,134 @@
+// Arrays inside messages: a dtype, a shape, and raw contiguous bytes in C order. Copying an Array copies a reference.
+#pragma once
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace miniray {
+
+/// The numbers are part of the wire format.
+enum class DType : std::uint8_t {
+  boolean = 0,
+  int8 = 1,
+  int16 = 2,
+  int32 = 3,
+  int64 = 4,
+  uint8 = 5,
+  uint16 = 6,
+  uint32 = 7,
+  uint64 = 8,
+  float16 = 9,
+  bfloat16 = 10,
+  float32 = 11,
+  float64 = 12,
+  complex64 = 13,
+  complex128 = 14,
+};
+inline constexpr std::uint8_t dtype_count = 15;
+
+[[nodiscard]] std::size_t item_bytes(DType dtype);
+[[nodiscard]] const char* name_of(DType dtype);  ///< "float64", as numpy and torch call it
+/// False if there is no dtype of that name.
+bool parse_dtype(std::string_view name, DType& dtype);
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, bool>)
+    return DType::boolean;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::float64;
+  else if constexpr (std::is_same_v<T, std::complex<float>>)
+    return DType::complex64;
+  else if constexpr (std::is_same_v<T, std::complex<double>>)
+    return DType::complex128;
+  else {
+    static_assert(std::is_integral_v<T>, "an array holds numbers");
+    constexpr int log2_bytes = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return static_cast<DType>((std::is_signed_v<T> ? 1 : 5) + log2_bytes);
+  }
+}
+
+/// Bytes that travel beside a message's body. Without an owner they are borrowed, and must outlive their use.
+struct Buffer {
+  std::shared_ptr<void> owner;
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data, size}; }
+  /// Memory that is not set to anything yet.
+  static Buffer allocate(std::size_t size);
+  static Buffer borrow(const void* data, std::size_t size) {
+    return {nullptr, static_cast<std::byte*>(const_cast<void*>(data)), size};
+  }
+};
+
+using Shape = std::vector<std::uint64_t>;
+
+class Array {
+ public:
+  /// What the receiver's language makes of it, where it can tell them apart.
+  enum class Form : std::uint8_t { array = 0, tensor = 1, list = 2 };
+
+  Array() = default;
+  /// Throws UsageError unless the buffer has just the bytes that dtype and shape ask for.
+  Array(DType dtype, Shape shape, Buffer buffer, Form form = Form::array);
+
+  /// Takes over a vector's memory; without a shape it is one-dimensional.
+  template <class T>
+  static Array of(std::vector<T> numbers, Shape shape = {}) {
+    static_assert(!std::is_same_v<T, bool>, "std::vector<bool> is not contiguous; use std::vector<std::uint8_t>");
+    if (shape.empty()) shape = {numbers.size()};
+    auto owner = std::make_shared<std::vector<T>>(std::move(numbers));
+    auto* data = reinterpret_cast<std::byte*>(owner->data());
+    const std::size_t size = owner->size() * sizeof(T);
+    return {dtype_of<T>(), std::move(shape), Buffer{std::move(owner), data, size}};
+  }
+  /// Refers to memory that must stay as it is until the send returns.
+  template <class T>
+  static Array view(std::span<const T> numbers, Shape shape = {}) {
+    if (shape.empty()) shape = {numbers.size()};
+    return {dtype_of<T>(), std::move(shape), Buffer::borrow(numbers.data(), numbers.size_bytes())};
+  }
+  template <class T>
+  static Array zeros(Shape shape) {
+    std::vector<T> numbers(element_count(shape));
+    return of(std::move(numbers), std::move(shape));
+  }
+
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] Form form() const { return form_; }
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
+  [[nodiscard]] const Buffer& buffer() const { return buffer_; }
+
+  /// The elements in C order; throws ValueError if they are of another type.
+  template <class T>
+  [[nodiscard]] std::span<T> elements() const {
+    require_dtype(dtype_of<std::remove_const_t<T>>());
+    return {reinterpret_cast<T*>(buffer_.data), size()};
+  }
+
+  /// Throws UsageError when the product does not fit 64 bits.
+  static std::uint64_t element_count(const Shape& shape);
+  /// The same dtype, shape and bytes, whatever the form.
+  friend bool operator==(const Array& a, const Array& b);
+
+ private:
+  void require_dtype(DType wanted) const;
+
+  DType dtype_ = DType::float64;
+  Form form_ = Form::array;
+  Shape shape_{0};
+  Buffer buffer_;
+};
+
+}  // namespace miniray

@@ -1,0 +1,33 @@
+// The worker's end of the conversation: what a work function is given.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "miniray/channel.hpp"
+
+namespace miniray {
+
+class Handle {
+ public:
+  explicit Handle(Channel channel) : channel_(std::move(channel)) {}
+
+  void send(const Value& value) { channel_.send(value); }
+  /// EndOfStream when the coordinator has closed; a work function that lets it pass ends in good order.
+  [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return channel_.recv(options); }
+  [[nodiscard]] int fileno() const { return channel_.fileno(); }
+  /// One rung lower: messages in their encoded form, and sends that do not wait.
+  [[nodiscard]] Channel& channel() { return channel_; }
+
+ private:
+  Channel channel_;
+};
+
+/// Runs in the worker's process. It ends well by returning, badly by throwing.
+using WorkFunction = std::function<void(Handle&)>;
+
+/// For a program that a coordinator started with Worker::spawn: runs the function and returns what main() should.
+/// Throws UsageError in a program that was started in another way.
+int run_spawned(const WorkFunction& work);
+
+}  // namespace miniray

@@ -1,0 +1,55 @@
+// Every limit and time-out of MiniRay, with its unit in its name. Nothing else in the code is a magic number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace miniray::limits {
+
+inline constexpr std::uint64_t kib = 1024;
+inline constexpr std::uint64_t mib = 1024 * kib;
+inline constexpr std::uint64_t gib = 1024 * mib;
+
+// Messages. A frame that says it is larger is refused before anything is allocated for it.
+inline constexpr std::uint64_t message_bytes_max = 64 * gib;
+inline constexpr std::uint64_t body_bytes_max = 1 * gib;
+inline constexpr std::size_t body_bytes_expected = 240;  // room that a message gets at once; most need no more
+inline constexpr std::uint32_t buffers_max = 1U << 20;
+inline constexpr std::size_t depth_max = 256;
+inline constexpr std::size_t dimensions_max = 64;
+
+// A list of at least this many floats, or of as many ints, travels as one buffer.
+inline constexpr std::size_t packed_list_elements_min = 32;
+// Longer byte strings travel beside the body instead of inside it.
+inline constexpr std::size_t bytes_in_body_max = 4 * kib;
+
+// Received and not yet asked for, in one channel.
+inline constexpr std::uint64_t inbox_bytes_max = 4 * gib;
+// One read from a socket brings at most this much that has no final place yet.
+inline constexpr std::size_t staging_bytes = 64 * kib;
+
+// Shared memory, for each direction of a channel.
+inline constexpr std::uint64_t shared_buffer_bytes_min = 64 * kib;
+inline constexpr std::uint64_t shared_memory_bytes_max = 512 * mib;
+inline constexpr std::size_t shared_slots_max = 64;
+
+// How long a receiver spins before it sleeps. MINIRAY_SPIN_US overrides it; 0 turns spinning off.
+inline constexpr int spin_us = 50;
+// A blocking wait looks around this often, should a wake-up have been missed.
+inline constexpr int wait_slice_ms = 1000;
+
+// A worker that was told to end has this long before it is killed.
+inline constexpr int close_grace_ms = 5000;
+// After its socket closed, a process has this long to become a zombie before we say that it still runs.
+inline constexpr int exit_wait_ms = 2000;
+
+// What a death certificate remembers: messages each way, and how much of each.
+inline constexpr std::size_t recent_messages = 3;
+inline constexpr std::size_t recent_message_bytes = 160;
+inline constexpr std::size_t crash_report_bytes_max = 64 * kib;
+
+// Messages as people see them, in traces and errors.
+inline constexpr std::size_t text_string_chars_max = 120;
+inline constexpr std::size_t text_elements_max = 16;
+
+}  // namespace miniray::limits

@@ -1,0 +1,45 @@
+// A message in the form in which it travels: a body in one of the codecs, and the buffers that go beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "miniray/array.hpp"
+#include "miniray/value.hpp"
+
+namespace miniray {
+
+enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
+
+[[nodiscard]] const char* name_of(Codec codec);
+/// Throws UsageError if there is no codec of that name.
+[[nodiscard]] Codec parse_codec(std::string_view name);
+
+struct Message {
+  enum class Kind : std::uint8_t {
+    message = 0,
+    error = 1,  ///< the work function raised; the body says what
+    end = 2,    ///< the work function returned; no body
+  };
+  Kind kind = Kind::message;
+  Codec codec = Codec::msgpack;
+  std::string body;
+  std::vector<Buffer> buffers;
+
+  [[nodiscard]] std::uint64_t size() const {
+    std::uint64_t bytes = body.size();
+    for (const Buffer& buffer : buffers) bytes += buffer.size;
+    return bytes;
+  }
+};
+
+/// The buffers borrow from the value, which must outlive the message. Throws Unsendable, naming the place.
+[[nodiscard]] Message encode(const Value& value, Codec codec = Codec::msgpack);
+/// Takes over the message's buffers. Throws ProtocolError if it is not well formed.
+[[nodiscard]] Value decode(const Message& message);
+/// The body as JSON, abridged, for people. It may have been cut short: what is there is shown.
+[[nodiscard]] std::string text_of(Codec codec, std::string_view body);
+
+}  // namespace miniray

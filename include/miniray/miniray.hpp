@@ -1,0 +1,17 @@
+// MiniRay: functions in other processes, and plain messages to them. Start here.
+//
+// 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
+// 2. What a message may hold:               value.hpp, array.hpp
+// 3. What goes wrong, and how you are told: error.hpp
+// 4. Finer control:                         channel.hpp, message.hpp, limits.hpp
+#pragma once
+
+#include "miniray/array.hpp"
+#include "miniray/channel.hpp"
+#include "miniray/error.hpp"
+#include "miniray/handle.hpp"
+#include "miniray/limits.hpp"
+#include "miniray/message.hpp"
+#include "miniray/value.hpp"
+#include "miniray/version.hpp"
+#include "miniray/worker.hpp"

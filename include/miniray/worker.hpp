@@ -1,0 +1,91 @@
+// A function that runs in a process of its own, and the conversation with it:
+//
+//   miniray::Worker worker([](miniray::Handle& handle) {
+//     for (;;) handle.send(handle.recv());
+//   });
+//   worker.send({{"cmd", "echo"}});
+//   miniray::Value answer = worker.recv();
+//
+// A worker never outlives its coordinator, however that ends, nor do processes that the worker started.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "miniray/channel.hpp"
+#include "miniray/error.hpp"
+#include "miniray/handle.hpp"
+
+namespace miniray {
+
+struct WorkerOptions {
+  std::string name = {};  ///< goes behind the process number in errors and traces
+  Codec codec = Codec::msgpack;
+  bool shared_memory = true;
+  std::optional<int> spin_us = {};
+  std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
+  /// A fork may go wrong in this process: what, and what to do instead. By default it is printed, once.
+  std::function<void(const std::string&)> on_warning = {};
+
+  // For language bindings.
+  std::function<void()> on_interrupt = {};  ///< see ChannelOptions
+  std::function<void()> limit_threads_in_child = {};  ///< there were OpenMP threads, which the child has not
+  std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
+  bool warn_of_threads = true;
+};
+
+class Worker {
+ public:
+  /// Forks. Throws UsageError where a fork cannot work: a live CUDA context does not survive one.
+  explicit Worker(const WorkFunction& work, WorkerOptions options = {});
+  /// Starts a program that calls run_spawned.
+  static Worker spawn(const std::vector<std::string>& command, WorkerOptions options = {});
+  Worker(Worker&&) noexcept;
+  Worker& operator=(Worker&&) noexcept;
+  /// Like close().
+  ~Worker();
+
+  // Each throws WorkerError if the work function threw, WorkerDied if the process died, EndOfStream if the work
+  // function returned; and what Channel's calls throw.
+  void send(const Value& value);
+  [[nodiscard]] Value recv(const ReceiveOptions& options = {});
+  void send(const Message& message);
+  [[nodiscard]] Message receive(const ReceiveOptions& options = {});
+  bool send_some(const Message& message);
+  bool flush_some();
+  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
+
+  /// Waits for the process to end and returns its exit code, or minus the signal that killed it. What the worker
+  /// still sends can be received afterwards. TimeoutError if it does not end in time.
+  int wait(std::optional<double> timeout_s = {});
+  [[nodiscard]] bool is_alive() const;
+  /// SIGKILL ends the worker and all that it started; another signal goes to the worker alone.
+  void kill(int signal = 9);
+  /// Ends the conversation: the worker sees the end of the stream, has grace_s to finish, and is killed if it has
+  /// not. A failure that nobody received is then reported on standard error.
+  void close(double grace_s = limits::close_grace_ms / 1000.0);
+
+  [[nodiscard]] pid_t pid() const;
+  [[nodiscard]] int fileno() const;               ///< readable when recv() may have something
+  [[nodiscard]] int pidfd() const;                ///< readable when the process has ended
+  [[nodiscard]] const std::string& name() const;  ///< "worker 1234 (train)"
+  /// One rung lower.
+  [[nodiscard]] Channel& channel();
+
+ private:
+  class State;
+  explicit Worker(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// The positions of the workers from which recv() returns or throws at once, in order; none on time-out.
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s = {});
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker> workers, std::optional<double> timeout_s = {});
+
+}  // namespace miniray

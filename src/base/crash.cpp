@@ -1,0 +1,92 @@
+#include "base/crash.hpp"
+
+#include <cxxabi.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+
+#include "base/system.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+constexpr int stack_frames_max = 64;
+constexpr std::size_t handler_stack_bytes = 64UL * 1024;
+
+int crash_stacks_to = -1;  // a signal handler can be told things in no other way
+
+void write_text(const char* text) {
+  [[maybe_unused]] const ssize_t written = write(crash_stacks_to, text, strlen(text));
+}
+
+void on_fatal_signal(int number) {
+  const char* name = sigabbrev_np(number);
+  write_text("C++ stack at SIG");
+  write_text(name != nullptr ? name : "?");
+  write_text(":\n");
+  std::array<void*, stack_frames_max> frames{};
+  const int count = backtrace(frames.data(), stack_frames_max);
+  backtrace_symbols_fd(frames.data(), count, crash_stacks_to);
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+}  // namespace
+
+void prepare_crash_stacks() {
+  static const int loaded = [] {
+    std::array<void*, 1> frame{};
+    return backtrace(frame.data(), 1);  // the first call loads libgcc
+  }();
+  (void)loaded;
+}
+
+void write_crash_stacks_to(int descriptor) {
+  crash_stacks_to = descriptor;
+  prepare_crash_stacks();
+  // A stack of its own, so that running out of stack can be reported too. It lives as long as the process.
+  static std::array<char, handler_stack_bytes> handler_stack;
+  stack_t alternative{};
+  alternative.ss_sp = handler_stack.data();
+  alternative.ss_size = handler_stack.size();
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action{};
+  action.sa_handler = on_fatal_signal;
+  action.sa_flags = SA_ONSTACK | static_cast<int>(SA_RESETHAND);
+  for (const int number : fatal_signals) sigaction(number, &action, nullptr);
+}
+
+int crash_descriptor() { return crash_stacks_to; }
+
+std::string demangle_stack(const std::string& stack) {
+  std::istringstream lines(stack);
+  std::string line, readable;
+  while (std::getline(lines, line)) {  // "program(_Z3foov+0x1d) [0x...]"
+    const std::size_t open = line.find("(_Z");
+    const std::size_t plus = line.find('+', open);
+    if (open != std::string::npos && plus != std::string::npos) {
+      const std::string symbol = line.substr(open + 1, plus - open - 1);
+      int status = 0;
+      const std::unique_ptr<char, decltype(&std::free)> name(
+          abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), &std::free);
+      if (status == 0) line = line.substr(0, open + 1) + name.get() + line.substr(plus);
+    }
+    readable += line + '\n';
+  }
+  return readable;
+}
+
+std::uint64_t out_of_memory_kills() {
+  const std::string text = system::read_small_file("/proc/vmstat");
+  const std::size_t at = text.find("\noom_kill ");
+  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at + 10, nullptr, 10);
+}
+
+}  // namespace miniray

@@ -1,0 +1,102 @@
+#include "base/fd.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "base/check.hpp"
+
+namespace miniray {
+namespace {
+
+// The one piece of process-wide state: fork(2) copies the whole process, so what a child must drop is a property
+// of the process. Never destroyed, because descriptors may be closed by static destructors.
+struct Registry {
+  std::mutex mutex;
+  std::vector<bool> is_private;  // by descriptor number
+  std::atomic<std::uint64_t> generation{0};
+  std::atomic<std::uint64_t> forks{0};
+};
+
+void close_private_descriptors();
+
+Registry& registry() {
+  static Registry* const instance = [] {
+    auto* made = new Registry;
+    pthread_atfork(
+        [] {
+          registry().mutex.lock();
+          ++registry().forks;
+        },
+        [] { registry().mutex.unlock(); }, close_private_descriptors);
+    return made;
+  }();
+  return *instance;
+}
+
+thread_local std::span<const int> kept_across_fork;
+
+bool is_kept(std::size_t number) {
+  return std::ranges::any_of(kept_across_fork, [&](int kept) { return kept == static_cast<int>(number); });
+}
+
+// Runs in the child, between fork's return and any other code, with the mutex held by this thread.
+void close_private_descriptors() {
+  Registry& all = registry();
+  ++all.generation;
+  for (std::size_t number = 0; number < all.is_private.size(); ++number) {
+    if (all.is_private[number] && !is_kept(number)) close(static_cast<int>(number));
+  }
+  all.is_private.clear();
+  all.mutex.unlock();
+}
+
+}  // namespace
+
+Fd::Fd(int number) : number_(number) {
+  MINIRAY_CHECK(number >= 0, number);
+  Registry& all = registry();
+  generation_ = all.generation;
+  const std::scoped_lock lock(all.mutex);
+  const auto index = static_cast<std::size_t>(number);
+  if (all.is_private.size() <= index) all.is_private.resize(index + 64);
+  all.is_private[index] = true;
+}
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    number_ = std::exchange(other.number_, -1);
+    generation_ = other.generation_;
+  }
+  return *this;
+}
+
+int Fd::release() {
+  Registry& all = registry();
+  if (number_ >= 0 && generation_ == all.generation) {
+    const std::scoped_lock lock(all.mutex);
+    const auto index = static_cast<std::size_t>(number_);
+    if (index < all.is_private.size()) all.is_private[index] = false;
+  }
+  return std::exchange(number_, -1);
+}
+
+void Fd::reset() {
+  if (number_ < 0) return;
+  const bool ours = generation_ == registry().generation;
+  const int number = release();
+  if (ours) close(number);  // in a child the fork closed it, and the number may be somebody else's by now
+}
+
+std::uint64_t process_generation() { return registry().generation; }
+std::uint64_t fork_count() { return registry().forks; }
+
+KeepAcrossFork::KeepAcrossFork(std::span<const int> numbers) { kept_across_fork = numbers; }
+KeepAcrossFork::~KeepAcrossFork() { kept_across_fork = {}; }
+
+}  // namespace miniray

@@ -1,0 +1,146 @@
+#include "base/process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
+
+namespace miniray {
+namespace {
+
+[[noreturn]] void run_child(const ForkHooks& hooks, const std::function<int()>& child_main) {
+  if (hooks.after_in_child) hooks.after_in_child();
+  setpgid(0, 0);
+  // A background group may print to its terminal, and is refused input instead of being stopped.
+  signal(SIGTTOU, SIG_IGN);
+  signal(SIGTTIN, SIG_IGN);
+  const int code = child_main();
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+bool is_variable(const char* entry, const std::string& assignment) {
+  const std::string name = assignment.substr(0, assignment.find('=') + 1);
+  return std::string_view(entry).starts_with(name);
+}
+
+}  // namespace
+
+pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main) {
+  // Output that waits in a buffer would be copied, and printed twice.
+  std::cout.flush();
+  std::fflush(nullptr);
+  const KeepAcrossFork kept(keep);
+  if (hooks.before) hooks.before();
+  const pid_t pid = fork();
+  if (pid == 0) run_child(hooks, child_main);
+  const int error_number = errno;
+  if (hooks.after_in_parent) hooks.after_in_parent();
+  if (pid < 0) throw SystemError("start a process (is the limit on processes, `ulimit -u`, reached?)", error_number);
+  setpgid(pid, pid);  // whichever of the two comes first; the loser's failure means nothing
+  return pid;
+}
+
+pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+                    std::span<const int> keep) {
+  MINIRAY_CHECK(!command.empty());
+  std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  std::vector<char*> variables;
+  variables.reserve(environment.size() + 64);
+  for (const std::string& assignment : environment) variables.push_back(const_cast<char*>(assignment.c_str()));
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    bool replaced = false;
+    for (const std::string& assignment : environment) replaced = replaced || is_variable(*entry, assignment);
+    if (!replaced) variables.push_back(*entry);
+  }
+  variables.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  for (const int number : keep) posix_spawn_file_actions_adddup2(&actions, number, number);  // clears close-on-exec
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  pid_t pid = -1;
+  const int error_number =
+      posix_spawnp(&pid, command[0].c_str(), &actions, &attributes, arguments.data(), variables.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error_number != 0) throw SystemError("start the program " + command[0], error_number);
+  return pid;
+}
+
+void hold_lifeline(int lifeline) {
+  // The signal goes to the whole group, so what the worker started ends with it.
+  const bool held = fcntl(lifeline, F_SETSIG, SIGKILL) == 0 && fcntl(lifeline, F_SETOWN, -getpgrp()) == 0 &&
+                    fcntl(lifeline, F_SETFL, fcntl(lifeline, F_GETFL) | O_ASYNC) == 0;
+  if (!held) throw SystemError("tie a process to its parent", errno);
+  pollfd hung_up{lifeline, 0, 0};
+  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // the parent was gone before we listened
+}
+
+bool ChildProcess::running() const {
+  if (pid_ < 0 || status_) return false;
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+}
+
+int ChildProcess::pidfd() {
+  MINIRAY_CHECK(pid_ > 0, pid_);
+  if (!pidfd_.valid()) {
+    const long number = syscall(SYS_pidfd_open, pid_, 0);
+    if (number < 0) throw SystemError("watch process " + std::to_string(pid_), errno);
+    pidfd_ = Fd(static_cast<int>(number));
+    fcntl(pidfd_.get(), F_SETFD, FD_CLOEXEC);
+  }
+  return pidfd_.get();
+}
+
+const ExitStatus& ChildProcess::reap() {
+  if (status_) return *status_;
+  MINIRAY_CHECK(pid_ > 0, pid_);
+  signal_group(SIGKILL);  // before the reaping: a zombie's number cannot belong to anybody else
+  int raw = 0;
+  rusage usage{};
+  pid_t reaped = -1;
+  do {
+    reaped = wait4(pid_, &raw, 0, &usage);
+  } while (reaped < 0 && errno == EINTR);
+  ExitStatus status;
+  status.known = reaped == pid_;
+  if (status.known && WIFEXITED(raw)) status.exit_code = WEXITSTATUS(raw);
+  if (status.known && WIFSIGNALED(raw)) status.signal = WTERMSIG(raw);
+  status.peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+  status_ = status;
+  pidfd_.reset();
+  return *status_;
+}
+
+void ChildProcess::signal(int number) const {
+  if (pid_ > 0 && !status_) kill(pid_, number);
+}
+
+void ChildProcess::signal_group(int number) const {
+  if (pid_ > 0 && !status_) kill(-pid_, number);
+}
+
+}  // namespace miniray

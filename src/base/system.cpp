@@ -1,0 +1,226 @@
+#include "base/system.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray::system {
+namespace {
+
+constexpr std::size_t descriptors_per_read_max = 16;
+
+int require(int result, const char* operation) {
+  if (result < 0) throw SystemError(operation, errno);
+  return result;
+}
+
+Transfer transfer_outcome(ssize_t result) {
+  using enum Transfer::Outcome;
+  if (result > 0) return {moved, static_cast<std::size_t>(result)};
+  if (result == 0) return {closed};
+  switch (errno) {
+    case EAGAIN:
+      return {would_block};
+    case EINTR:
+      return {interrupted};
+    case ECONNRESET:
+    case EPIPE:
+      return {closed};
+    default:
+      return {moved, 0};  // the caller reports errno
+  }
+}
+
+void take_descriptors(msghdr& message, std::vector<Fd>& descriptors) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
+      descriptors.emplace_back(number);
+    }
+  }
+}
+
+ssize_t send_pieces(int socket, std::span<const iovec> pieces, std::span<const int> descriptors) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(descriptors_per_read_max * sizeof(int))> control;
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(head), descriptors.data(), descriptors.size_bytes());
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+std::pair<Fd, Fd> socket_pair() {
+  std::array<int, 2> ends{};
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "make a socket pair");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector<Fd>* descriptors) {
+  MINIRAY_CHECK(!room.empty());
+  const int flags = MSG_CMSG_CLOEXEC | (block == Block::yes ? 0 : MSG_DONTWAIT);
+  ssize_t result = 0;
+  if (descriptors == nullptr) {
+    result = recv(socket, room.data(), room.size(), flags);
+  } else {
+    iovec piece{room.data(), room.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(descriptors_per_read_max * sizeof(int))> control;
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    result = recvmsg(socket, &message, flags);
+    if (result >= 0 && message.msg_controllen > 0) take_descriptors(message, *descriptors);
+  }
+  const Transfer transfer = transfer_outcome(result);
+  if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("receive from a socket", errno);
+  return transfer;
+}
+
+Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors) {
+  MINIRAY_CHECK(!pieces.empty() && descriptors.size() <= descriptors_per_read_max, descriptors.size());
+  ssize_t result = 0;
+  if (pieces.size() == 1 && descriptors.empty()) {  // the kernel's shorter way
+    result = ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } else {
+    result = send_pieces(socket, pieces, descriptors);
+  }
+  const Transfer transfer = transfer_outcome(result);
+  if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("send to a socket", errno);
+  return transfer;
+}
+
+void set_receive_timeout_ms(int socket, int timeout_ms) {
+  const timeval timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000L};
+  require(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), "set a socket's time-out");
+}
+
+void set_no_delay(int socket) {
+  const int on = 1;
+  require(setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), "set TCP_NODELAY");
+}
+
+bool is_unix_socket(int socket) {
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  require(getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size), "ask a descriptor which kind of socket it is");
+  return domain == AF_UNIX;
+}
+
+int poll_one(int descriptor, short events, int timeout_ms) {
+  pollfd one{descriptor, events, 0};
+  return poll_many(std::span(&one, 1), timeout_ms) ? one.revents : -1;
+}
+
+bool poll_many(std::span<pollfd> descriptors, int timeout_ms) {
+  const int count = poll(descriptors.data(), descriptors.size(), timeout_ms);
+  if (count < 0 && errno == EINTR) return false;
+  require(count, "wait for descriptors");
+  return true;
+}
+
+Epoll::Epoll() : fd_(require(epoll_create1(EPOLL_CLOEXEC), "make an epoll set")) {}
+
+void Epoll::add(int descriptor, void* tag) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = tag;
+  if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) return;
+  if (errno != EEXIST) throw SystemError("watch a descriptor", errno);
+  require(epoll_ctl(fd_.get(), EPOLL_CTL_MOD, descriptor, &event), "watch a descriptor");
+}
+
+void Epoll::remove(int descriptor) { epoll_ctl(fd_.get(), EPOLL_CTL_DEL, descriptor, nullptr); }
+
+bool Epoll::wait(std::vector<void*>& ready, int timeout_ms) {
+  std::array<epoll_event, 256> events;
+  const int count = epoll_wait(fd_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  if (count < 0 && errno == EINTR) return false;
+  require(count, "wait for descriptors");
+  for (int i = 0; i < count; ++i) ready.push_back(events[static_cast<std::size_t>(i)].data.ptr);
+  return true;
+}
+
+Mapping::Mapping(int descriptor, std::size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (at == MAP_FAILED) throw SystemError("map shared memory", errno);
+  bytes_ = {static_cast<std::byte*>(at), bytes};
+}
+
+Mapping::~Mapping() { munmap(bytes_.data(), bytes_.size()); }
+
+Fd sealed_memory(const char* name, std::size_t bytes) {
+  const int number = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (number < 0) return {};
+  Fd memory(number);
+  // Allocated now: no room is an answer here, and a SIGBUS later.
+  if (posix_fallocate(number, 0, static_cast<off_t>(bytes)) != 0) return {};
+  require(fcntl(number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), "seal shared memory");
+  return memory;
+}
+
+std::size_t sealed_memory_bytes(int descriptor) {
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  struct stat status{};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(descriptor, &status) != 0) return 0;
+  return static_cast<std::size_t>(status.st_size);
+}
+
+Fd memory_file(const char* name) { return Fd(require(memfd_create(name, MFD_CLOEXEC), "make a file in memory")); }
+
+std::string read_memory_file(int descriptor, std::size_t bytes_max) {
+  std::string text(bytes_max, '\0');
+  const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
+void yield() { sched_yield(); }
+
+int usable_cpus() {
+  cpu_set_t cpus;
+  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+int thread_count() {
+  struct stat tasks{};
+  return stat("/proc/self/task", &tasks) == 0 ? static_cast<int>(tasks.st_nlink) - 2 : 1;
+}
+
+std::string read_small_file(const char* path) {
+  const int number = open(path, O_RDONLY | O_CLOEXEC);
+  if (number < 0) return {};
+  const Fd file(number);
+  std::string text(32768, '\0');
+  const ssize_t size = read(number, text.data(), text.size());
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
+}  // namespace miniray::system

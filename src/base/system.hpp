@@ -1,0 +1,84 @@
+// The system calls that MiniRay makes, one wrapper each: EINTR, close-on-exec, owning descriptors, and errors that
+// say what was tried. Calls that move bytes report "would block" and "closed" as values, since both are expected.
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/fd.hpp"
+
+namespace miniray::system {
+
+std::pair<Fd, Fd> socket_pair();
+
+struct Transfer {
+  enum class Outcome { moved, would_block, interrupted, closed } outcome;
+  std::size_t bytes = 0;
+};
+enum class Block { no, yes };
+
+/// Reads once. Descriptors that came along are appended to `descriptors` if it is given.
+Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector<Fd>* descriptors);
+/// Writes once, without blocking. `descriptors` go along with the first byte.
+Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors);
+
+void set_receive_timeout_ms(int socket, int timeout_ms);
+void set_no_delay(int socket);
+bool is_unix_socket(int socket);
+
+/// Waits at most timeout_ms. Returns what happened: 0 on time-out, POLLIN and so on; -1 if a signal came.
+int poll_one(int descriptor, short events, int timeout_ms);
+/// The same for several; false if a signal came.
+bool poll_many(std::span<pollfd> descriptors, int timeout_ms);
+
+/// Interest is level-triggered readability.
+class Epoll {
+ public:
+  Epoll();
+  void add(int descriptor, void* tag);
+  void remove(int descriptor);
+  /// Appends the tags of what is ready; returns false if a signal came.
+  bool wait(std::vector<void*>& ready, int timeout_ms);
+
+ private:
+  Fd fd_;
+};
+
+/// A mapped stretch of memory shared through a descriptor.
+class Mapping {
+ public:
+  Mapping(int descriptor, std::size_t bytes);
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// Anonymous shared memory that can neither grow nor shrink. An invalid Fd when the system has no room.
+Fd sealed_memory(const char* name, std::size_t bytes);
+/// The size of memory made by sealed_memory; 0 if it is not sealed, so that it could shrink under its reader.
+std::size_t sealed_memory_bytes(int descriptor);
+
+/// A file in memory without a name, to be written by a child and read by its parent.
+Fd memory_file(const char* name);
+/// From its start, whatever was written, up to a limit.
+std::string read_memory_file(int descriptor, std::size_t bytes_max);
+
+/// Lets another process run here, if one is waiting for this core.
+void yield();
+int usable_cpus();
+int thread_count();
+std::string read_small_file(const char* path);
+
+}  // namespace miniray::system

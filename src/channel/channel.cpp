@@ -1,0 +1,45 @@
+#include "miniray/channel.hpp"
+
+#include <cstdlib>
+
+#include "base/check.hpp"
+#include "channel/channel_state.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+
+Channel::Channel(int socket, ChannelOptions options)
+    : state_(std::make_unique<State>(Fd(socket), std::move(options))) {}
+Channel::Channel(Channel&&) noexcept = default;
+Channel& Channel::operator=(Channel&&) noexcept = default;
+Channel::~Channel() = default;
+
+std::pair<Channel, Channel> Channel::pair(const ChannelOptions& options) {
+  auto [here, there] = system::socket_pair();
+  return {Channel(here.release(), options), Channel(there.release(), options)};
+}
+
+void Channel::send(const Message& message) { state_->send(message, State::Patience::wait); }
+bool Channel::send_some(const Message& message) { return state_->send(message, State::Patience::none); }
+bool Channel::flush_some() { return state_->flush(State::Patience::none); }
+
+Message Channel::receive(const ReceiveOptions& options) { return *state_->receive(options, State::Patience::wait); }
+std::optional<Message> Channel::try_receive(std::optional<std::uint64_t> max_size) {
+  return state_->receive({max_size, {}}, State::Patience::none);
+}
+
+void Channel::pump() { state_->pump(); }
+const Message* Channel::newest() const { return state_->newest(); }
+bool Channel::ended() const { return state_->ended(); }
+bool Channel::ready() { return state_->ready(); }
+void Channel::close() { state_->close(); }
+bool Channel::closed() const { return !state_->socket.valid(); }
+int Channel::fileno() const {
+  if (closed()) throw UsageError("the channel to " + peer() + " is closed and has no descriptor");
+  return state_->socket.get();
+}
+Codec Channel::codec() const { return state_->options.codec; }
+const std::string& Channel::peer() const { return state_->options.peer; }
+std::string Channel::recent_messages() const { return state_->sent.text("->") + state_->received.text("<-"); }
+
+}  // namespace miniray

@@ -1,0 +1,160 @@
+// Receiving: bytes become frames as they come, frames become messages in the inbox, and a caller takes them from there.
+#include "base/check.hpp"
+#include "channel/channel_state.hpp"
+#include "channel/trace.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+std::uint32_t slot_number(const Frame& frame) {
+  std::uint32_t number = 0;
+  if (frame.body.size() != sizeof(number) || !frame.entries.empty())
+    throw ProtocolError("the peer sent a frame about shared memory that is not one");
+  std::memcpy(&number, frame.body.data(), sizeof(number));
+  return number;
+}
+
+}  // namespace
+
+bool Channel::State::fill(system::Block block) {
+  const system::Transfer transfer =
+      system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
+  switch (transfer.outcome) {
+    case system::Transfer::Outcome::would_block:
+      return false;
+    case system::Transfer::Outcome::interrupted:
+      interrupted();
+      return false;
+    case system::Transfer::Outcome::closed:
+      ended_ = true;
+      return true;
+    case system::Transfer::Outcome::moved:
+      break;
+  }
+  try {
+    reader_.commit(transfer.bytes);
+    absorb_frames();
+  } catch (...) {  // the stream cannot be followed any more
+    socket.reset();
+    ended_ = true;
+    throw;
+  }
+  return true;
+}
+
+void Channel::State::absorb_frames() {
+  while (reader_.has_frame()) absorb(reader_.take_frame());
+}
+
+void Channel::State::absorb(Frame frame) {
+  if (frame.head.kind == FrameKind::share) {
+    if (arrived_descriptors_.empty()) throw ProtocolError("the peer announced shared memory without a descriptor");
+    slots_in_.share(slot_number(frame), std::move(arrived_descriptors_.front()));
+    arrived_descriptors_.erase(arrived_descriptors_.begin());
+    return;
+  }
+  if (frame.head.kind == FrameKind::unshare) return slots_in_.unshare(slot_number(frame));
+
+  Message& message = inbox_.emplace_back();
+  message.kind = static_cast<Message::Kind>(frame.head.kind);
+  message.codec = frame.head.codec;
+  message.body = std::move(frame.body);
+  message.buffers = std::move(frame.buffers);
+  for (std::size_t i = 0; i < frame.entries.size(); ++i) {
+    const BufferEntry& entry = frame.entries[i];
+    if (entry.place != BufferEntry::in_stream) message.buffers[i] = slots_in_.take(entry.place, entry.bytes);
+  }
+  inbox_bytes_ += message.size();
+}
+
+void Channel::State::wait_for_more(const Deadline& deadline) {
+  if (deadline.is_never() && outbox_.empty()) {
+    if (fill(system::Block::yes)) return;
+  } else {
+    const int out = outbox_.empty() ? 0 : POLLOUT;
+    const int events =
+        system::poll_one(socket.get(), static_cast<short>(POLLIN | out), deadline.poll_ms(limits::wait_slice_ms));
+    if (events > 0 && (events & POLLOUT) != 0) flush_if_possible();
+    if (events > 0) return;
+  }
+  interrupted();  // or a slice is over, and a signal may have slipped by
+  if (options.peer_is_gone && options.peer_is_gone()) {
+    while (fill(system::Block::no) && !ended_) {
+    }
+    ended_ = true;
+  }
+}
+
+// On the way to receiving: that the peer takes no more must not hide what it has sent.
+void Channel::State::flush_if_possible() {
+  if (outbox_.empty() || !socket.valid()) return;
+  try {
+    flush_outbox(Patience::none);
+  } catch (const EndOfStream&) {
+    outbox_.clear();
+    outbox_written_ = 0;
+  }
+}
+
+void Channel::State::require_front_fits(std::uint64_t max_size) const {
+  const std::uint64_t bytes = inbox_.empty() ? reader_.announced_bytes() : inbox_.front().size();
+  if (bytes > max_size)
+    throw MessageTooLarge("the next message from " + options.peer + " has " + std::to_string(bytes) +
+                          " bytes, and recv was told to take " + std::to_string(max_size) +
+                          " at most. It is still there: call recv again with a larger max_size");
+}
+
+Message Channel::State::take_front() {
+  Message message = std::move(inbox_.front());
+  inbox_.pop_front();
+  inbox_bytes_ -= message.size();
+  received.add(message);
+  if (tracing()) trace(Direction::received, options.peer, message);
+  return message;
+}
+
+std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Patience patience) {
+  const InUse use(*this);
+  const std::uint64_t max_size = asked.max_size.value_or(UINT64_MAX);
+  reader_.set_hold_above(max_size);
+  absorb_frames();
+  flush_if_possible();
+  const Deadline deadline = Deadline::in_seconds(asked.timeout_s);
+  const auto arrived = [&] { return fill(system::Block::no); };
+  while (inbox_.empty()) {
+    if (reader_.holds_back()) require_front_fits(max_size);
+    if (ended_) fail_ended("receive");
+    if (patience == Patience::none) {
+      if (!arrived()) return std::nullopt;
+      continue;
+    }
+    if (deadline.passed() && !arrived())
+      throw TimeoutError("nothing arrived from " + options.peer + " within " + std::to_string(*asked.timeout_s) +
+                         " s; what comes later is not lost");
+    if (!inbox_.empty() || ended_ || spin_.until(arrived)) continue;
+    wait_for_more(deadline);
+    spin_.woke();
+  }
+  require_front_fits(max_size);
+  return take_front();
+}
+
+void Channel::State::pump() {
+  const InUse use(*this);
+  reader_.set_hold_above(UINT64_MAX);
+  absorb_frames();
+  flush_if_possible();
+  while (!ended_ && inbox_bytes_ < options.inbox_bytes_max && fill(system::Block::no)) {
+  }
+}
+
+bool Channel::State::ready() {
+  const InUse use(*this);
+  flush_if_possible();
+  while (!has_message() && fill(system::Block::no)) {
+  }
+  return has_message();
+}
+
+}  // namespace miniray

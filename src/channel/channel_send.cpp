@@ -1,0 +1,210 @@
+// Sending: frames are gathered from the caller's memory; what cannot be finished is kept, so the stream stays in step.
+#include "base/check.hpp"
+#include "channel/channel_state.hpp"
+#include "channel/trace.hpp"
+#include "channel/wait_set.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// Copying so much is cheaper than giving the kernel one more piece to gather.
+constexpr std::size_t copied_body_bytes_max = 4 * limits::kib;
+
+// A frame about shared memory has the slot's number for its body.
+void append_slot_frame(std::string& out, FrameKind kind, std::uint32_t number) {
+  FrameHead head;
+  head.kind = kind;
+  head.body_bytes = sizeof(number);
+  append_frame_prefix(out, head, {});
+  out.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+void check_sendable(const Message& message, std::uint64_t message_bytes_max) {
+  if (message.body.size() > limits::body_bytes_max || message.size() > message_bytes_max)
+    throw MessageTooLarge("cannot send a message of " + std::to_string(message.size()) +
+                          " bytes (body: " + std::to_string(message.body.size()) + "); the limits are " +
+                          std::to_string(message_bytes_max) + " and " + std::to_string(limits::body_bytes_max) +
+                          ". Send it in parts, or as arrays");
+  if (message.buffers.size() > limits::buffers_max)
+    throw MessageTooLarge("cannot send " + std::to_string(message.buffers.size()) +
+                          " arrays in one message; the limit is " + std::to_string(limits::buffers_max) +
+                          ". Stack them, or send them in parts");
+}
+
+}  // namespace
+
+void Channel::State::Outgoing::append(const void* data, std::size_t size) {
+  if (size > 0) pieces.push_back({const_cast<void*>(data), size});
+}
+
+void Channel::State::Outgoing::wrote(std::size_t bytes) {
+  begun = begun || bytes > 0;
+  if (bytes > 0) descriptors.clear();
+  while (bytes > 0) {
+    MINIRAY_CHECK(piece < pieces.size(), bytes);
+    iovec& current = pieces[piece];
+    const std::size_t taken = std::min(bytes, current.iov_len);
+    current.iov_base = static_cast<std::byte*>(current.iov_base) + taken;
+    current.iov_len -= taken;
+    bytes -= taken;
+    if (current.iov_len == 0) ++piece;
+  }
+}
+
+bool Channel::State::write_some(Outgoing& outgoing) {
+  while (!outgoing.done()) {
+    const system::Transfer transfer = system::send(socket.get(), outgoing.rest(), outgoing.descriptors);
+    switch (transfer.outcome) {
+      case system::Transfer::Outcome::moved:
+        outgoing.wrote(transfer.bytes);
+        break;
+      case system::Transfer::Outcome::would_block:
+        return false;
+      case system::Transfer::Outcome::interrupted:
+        interrupted();
+        break;
+      case system::Transfer::Outcome::closed:
+        while (!ended_ && fill(system::Block::no)) {  // what the peer said last is worth having
+        }
+        fail_ended("send");
+    }
+  }
+  return true;
+}
+
+// One turn of a send that found no room: waits for some, and reads what arrives meanwhile, since the peer may be
+// waiting for just that.
+void Channel::State::wait_for_room() {
+  const int events = system::poll_one(socket.get(), POLLIN | POLLOUT, limits::wait_slice_ms);
+  if (events <= 0) {
+    interrupted();
+    return;
+  }
+  if ((events & (POLLIN | POLLHUP | POLLERR)) == 0 || ended_) return;
+  if (inbox_bytes_ + reader_.pending_bytes() < options.inbox_bytes_max) {
+    fill(system::Block::no);
+    return;
+  }
+  if ((events & POLLOUT) != 0) return;
+  throw InboxFull("cannot send to " + options.peer + ": it has sent " + std::to_string(inbox_bytes_) +
+                  " bytes that were not received here, which is all that the inbox may hold, and it takes no more "
+                  "until they are. Call recv() between sends, or raise inbox_bytes_max");
+}
+
+bool Channel::State::write(Outgoing& outgoing, Patience patience) {
+  try {
+    while (!write_some(outgoing)) {
+      if (patience == Patience::none) return false;
+      wait_for_room();
+    }
+  } catch (const EndOfStream&) {
+    throw;
+  } catch (...) {
+    if (outgoing.begun) keep_rest(outgoing);
+    throw;
+  }
+  return true;
+}
+
+void Channel::State::keep_rest(const Outgoing& outgoing) {
+  for (const iovec& piece : outgoing.rest()) outbox_.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+}
+
+bool Channel::State::flush(Patience patience) {
+  const InUse use(*this);
+  return flush_outbox(patience);
+}
+
+bool Channel::State::flush_outbox(Patience patience) {
+  if (outbox_.empty()) return true;
+  Outgoing rest;
+  rest.append(outbox_.data() + outbox_written_, outbox_.size() - outbox_written_);
+  for (const Fd& descriptor : outbox_descriptors_) rest.descriptors.push_back(descriptor.get());
+  const auto account = [&] {
+    outbox_written_ = outbox_.size() - (rest.done() ? 0 : rest.pieces[rest.piece].iov_len);
+    if (rest.begun) outbox_descriptors_.clear();
+  };
+  bool flushed = false;
+  try {
+    while (!(flushed = write_some(rest)) && patience == Patience::wait) wait_for_room();
+  } catch (...) {
+    account();
+    throw;
+  }
+  account();
+  if (flushed) {
+    outbox_.clear();
+    outbox_written_ = 0;
+  }
+  return flushed;
+}
+
+// Puts the message's buffers where they travel: into shared memory, or into the stream.
+Channel::State::Placement Channel::State::place_buffers(const Message& message) {
+  Placement placement;
+  std::vector<std::uint32_t> unshared;
+  placement.entries.reserve(message.buffers.size());
+  for (const Buffer& buffer : message.buffers) {
+    BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, BufferEntry::in_stream});
+    // With an outbox the caller does not wait, and descriptors would pile up.
+    if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
+      entry.place = slots_out_.place(buffer.bytes(), placement.shared, unshared);
+  }
+  for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, FrameKind::unshare, number);
+  for (const SlotWriter::Shared& slot : placement.shared)
+    append_slot_frame(placement.announcement, FrameKind::share, slot.number);
+  return placement;
+}
+
+// Nothing of the message went out. The slots are free again; the peer still has to hear of them.
+void Channel::State::undo_placement(Placement& placement) {
+  for (const BufferEntry& entry : placement.entries)
+    if (entry.place != BufferEntry::in_stream) slots_out_.take_back(static_cast<std::uint32_t>(entry.place));
+  outbox_ += placement.announcement;
+  for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
+}
+
+bool Channel::State::send(const Message& message, Patience patience) {
+  check_sendable(message, options.message_bytes_max);
+  const InUse use(*this);
+  if (!socket.valid()) fail_ended("send");
+  flush_outbox(patience);
+
+  Placement placement = place_buffers(message);
+  FrameHead head;
+  head.kind = static_cast<FrameKind>(message.kind);
+  head.codec = message.codec;
+  head.buffer_count = static_cast<std::uint32_t>(placement.entries.size());
+  head.body_bytes = message.body.size();
+  prefix_ = placement.announcement;
+  append_frame_prefix(prefix_, head, placement.entries);
+  const bool one_piece = message.body.size() <= copied_body_bytes_max;
+  if (one_piece) prefix_ += message.body;
+  Outgoing outgoing;
+  for (const SlotWriter::Shared& slot : placement.shared) outgoing.descriptors.push_back(slot.memory.get());
+  outgoing.append(prefix_.data(), prefix_.size());
+  if (!one_piece) outgoing.append(message.body.data(), message.body.size());
+  for (std::size_t i = 0; i < placement.entries.size(); ++i) {
+    if (placement.entries[i].place == BufferEntry::in_stream)
+      outgoing.append(message.buffers[i].data, message.buffers[i].size);
+  }
+
+  bool finished = false;
+  try {
+    finished = outbox_.empty() && write(outgoing, patience);
+  } catch (...) {
+    if (!outgoing.begun) undo_placement(placement);
+    throw;
+  }
+  if (!finished) {  // the caller does not wait
+    keep_rest(outgoing);
+    if (!outgoing.begun)
+      for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
+  }
+  sent.add(message);
+  if (tracing()) trace(Direction::sent, options.peer, message);
+  return finished;
+}
+
+}  // namespace miniray

@@ -1,0 +1,81 @@
+#include "channel/channel_state.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/check.hpp"
+#include "channel/trace.hpp"
+#include "channel/wait_set.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+int spin_budget_us(const std::optional<int>& asked) {
+  if (asked) return *asked;
+  if (const char* setting = std::getenv("MINIRAY_SPIN_US")) return std::max(0, std::atoi(setting));
+  return system::usable_cpus() > 1 ? limits::spin_us : 0;
+}
+
+std::atomic<std::uint64_t> departures = 0;
+
+}  // namespace
+
+std::uint64_t channel_departures() { return departures.load(std::memory_order_relaxed); }
+
+Channel::State::InUse::InUse(State& state) : state_(state) {
+  if (state.generation_ != process_generation())
+    throw UsageError("the channel to " + state.options.peer +
+                     " belongs to the process that made it, and this is a child of that; start workers of your own "
+                     "here, or send what is to be said through the handle");
+  if (state.in_use_.exchange(true, std::memory_order_acquire))
+    throw UsageError("the channel to " + state.options.peer +
+                     " is in use by another thread (or by what a signal interrupted); give each thread its own, or "
+                     "hold a lock around the calls");
+}
+
+Channel::State::InUse::~InUse() {
+  if (state_.wait.set != nullptr && state_.has_message()) state_.wait.set->note_message(state_);
+  state_.in_use_.store(false, std::memory_order_release);
+}
+
+Channel::State::State(Fd connected, ChannelOptions given)
+    : options(std::move(given)),
+      socket(std::move(connected)),
+      is_local_(system::is_unix_socket(socket.get())),
+      may_share_(is_local_ && options.shared_memory),
+      generation_(process_generation()),
+      reader_(options.message_bytes_max),
+      spin_(spin_budget_us(options.spin_us)) {
+  if (!is_local_) system::set_no_delay(socket.get());
+  if (options.peer_is_gone || options.on_interrupt) system::set_receive_timeout_ms(socket.get(), limits::wait_slice_ms);
+  (void)tracing();  // the trace file is opened here, where failure can be reported
+}
+
+Channel::State::~State() {
+  departures.fetch_add(1, std::memory_order_relaxed);
+  if (wait.set != nullptr) wait.set->forget(*this);
+}
+
+void Channel::State::close() {
+  if (generation_ == process_generation() && in_use_.load())
+    throw UsageError("the channel to " + options.peer + " is in use by another thread");
+  if (wait.set != nullptr) wait.set->forget(*this);
+  socket.reset();
+  ended_ = true;
+  slots_out_ = {};
+  slots_in_ = {};  // what was received keeps its own slots
+}
+
+void Channel::State::interrupted() {
+  if (options.on_interrupt) options.on_interrupt();
+}
+
+void Channel::State::fail_ended(const char* operation) const {
+  if (!socket.valid())
+    throw EndOfStream("cannot " + std::string(operation) + ": the channel to " + options.peer + " was closed here");
+  if (reader_.pending_bytes() > 0) throw EndOfStream(options.peer + " was cut off in the middle of a message");
+  throw EndOfStream(options.peer + " closed the channel; there are no more messages");
+}
+
+}  // namespace miniray

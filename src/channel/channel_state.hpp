@@ -1,0 +1,120 @@
+// The inside of a Channel: one socket, what has come in, what could not yet go out, and the shared memory beside it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "base/system.hpp"
+#include "channel/recent.hpp"
+#include "channel/shared_memory.hpp"
+#include "channel/spin.hpp"
+#include "miniray/channel.hpp"
+#include "wire/frame.hpp"
+
+namespace miniray {
+
+class WaitSet;
+
+class Channel::State {
+ public:
+  State(Fd socket, ChannelOptions options);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  enum class Patience : std::uint8_t { wait, none };
+  bool send(const Message& message, Patience patience);
+  bool flush(Patience patience);
+  std::optional<Message> receive(const ReceiveOptions& options, Patience patience);
+  bool ready();
+  void pump();
+  void close();
+  [[nodiscard]] const Message* newest() const { return inbox_.empty() ? nullptr : &inbox_.back(); }
+  [[nodiscard]] bool ended() const { return ended_; }
+
+  ChannelOptions options;
+  Fd socket;
+  RecentMessages sent, received;
+
+  // Where a wait_any keeps this channel. See wait_any.cpp.
+  struct WaitLink {
+    WaitSet* set = nullptr;
+    std::size_t position = 0;
+    std::uint64_t stamp = 0;
+    bool listed = false;  // in the set's list of channels with something in the inbox
+  } wait;
+  [[nodiscard]] bool has_message() const { return !inbox_.empty() || reader_.holds_back() || ended_; }
+
+ private:
+  // Refuses a second thread, a signal handler's re-entry, and a process that merely inherited the object.
+  class InUse {
+   public:
+    explicit InUse(State& state);
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+    ~InUse();
+
+   private:
+    State& state_;
+  };
+  // What is still to be written of a frame: pieces of memory, the first of them partly done.
+  struct Outgoing {
+    Outgoing() { pieces.reserve(4); }
+    std::vector<iovec> pieces;
+    std::size_t piece = 0;
+    std::vector<int> descriptors;  // go with the first byte
+    bool begun = false;
+
+    void append(const void* data, std::size_t size);
+    [[nodiscard]] bool done() const { return piece == pieces.size(); }
+    [[nodiscard]] std::span<const iovec> rest() const { return std::span(pieces).subspan(piece); }
+    void wrote(std::size_t bytes);
+  };
+
+  struct Placement {
+    std::vector<BufferEntry> entries;
+    std::vector<SlotWriter::Shared> shared;  // slots that are new to the peer
+    std::string announcement;                // the frames that tell it of them, and of those that are gone
+  };
+
+  Placement place_buffers(const Message& message);
+  void undo_placement(Placement& placement);
+  bool write_some(Outgoing& outgoing);  // false if the kernel takes no more
+  bool write(Outgoing& outgoing, Patience patience);
+  void keep_rest(const Outgoing& outgoing);
+  bool flush_outbox(Patience patience);
+  void flush_if_possible();
+  void wait_for_room();
+  bool fill(system::Block block);  // false if nothing came
+  void absorb_frames();
+  void absorb(Frame frame);
+  void wait_for_more(const Deadline& deadline);
+  void require_front_fits(std::uint64_t max_size) const;
+  Message take_front();
+  void interrupted();
+  [[noreturn]] void fail_ended(const char* operation) const;
+
+  bool is_local_;   // a Unix-domain socket: descriptors may come
+  bool may_share_;  // and we may send some
+  std::atomic<bool> in_use_ = false;
+  std::uint64_t generation_;
+  FrameReader reader_;
+  std::vector<Fd> arrived_descriptors_;
+  SlotReader slots_in_;
+  SlotWriter slots_out_;
+  std::deque<Message> inbox_;
+  std::uint64_t inbox_bytes_ = 0;
+  bool ended_ = false;  // nothing more will come from the socket
+  std::string prefix_;  // of the frame that is being sent; a member, so that its memory is used again
+  std::string outbox_;  // copied rest of a frame that a call could not finish
+  std::size_t outbox_written_ = 0;
+  std::vector<Fd> outbox_descriptors_;
+  Spin spin_;
+};
+
+}  // namespace miniray

@@ -1,0 +1,120 @@
+#include "channel/shared_memory.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t shared_per_message_max = 16;  // descriptors in one sendmsg
+
+std::size_t capacity_for(std::size_t bytes) {
+  // An eighth of room to spare, so that messages which grow a little keep their slot.
+  const std::size_t wanted = bytes + bytes / 8;
+  return (wanted + slot_head_bytes - 1) / slot_head_bytes * slot_head_bytes;
+}
+
+// What keeps a received buffer's slot from being written again.
+class Hold {
+ public:
+  explicit Hold(std::shared_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)), forks_(fork_count()) {}
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    auto& head = *reinterpret_cast<SlotHead*>(mapping_->bytes().data());
+    head.state.store(forks_ == fork_count() ? SlotHead::free : SlotHead::abandoned, std::memory_order_release);
+  }
+
+ private:
+  std::shared_ptr<system::Mapping> mapping_;
+  std::uint64_t forks_;
+};
+
+}  // namespace
+
+SlotWriter::Slot* SlotWriter::find_free(std::size_t bytes) {
+  Slot* best = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.capacity() < bytes || slot.head().state.load(std::memory_order_acquire) != SlotHead::free) continue;
+    if (best == nullptr || slot.capacity() < best->capacity()) best = &slot;
+  }
+  return best;
+}
+
+void SlotWriter::drop_abandoned(std::vector<std::uint32_t>& unshared) {
+  std::erase_if(slots_, [&](const Slot& slot) {
+    if (slot.head().state.load(std::memory_order_acquire) != SlotHead::abandoned) return false;
+    total_bytes_ -= slot.mapping->bytes().size();
+    unshared.push_back(slot.number);
+    return true;
+  });
+}
+
+bool SlotWriter::make_room(std::size_t bytes, std::vector<std::uint32_t>& unshared) {
+  if (bytes > limits::shared_memory_bytes_max) return false;
+  drop_abandoned(unshared);
+  const auto fits = [&] {
+    return total_bytes_ + bytes <= limits::shared_memory_bytes_max && slots_.size() < limits::shared_slots_max;
+  };
+  for (auto slot = slots_.begin(); slot != slots_.end() && !fits();) {
+    if (slot->head().state.load(std::memory_order_acquire) != SlotHead::free) {
+      ++slot;
+      continue;
+    }
+    total_bytes_ -= slot->mapping->bytes().size();
+    unshared.push_back(slot->number);
+    slot = slots_.erase(slot);
+  }
+  return fits();
+}
+
+std::uint32_t SlotWriter::place(std::span<const std::byte> bytes, std::vector<Shared>& shared,
+                                std::vector<std::uint32_t>& unshared) {
+  MINIRAY_CHECK(bytes.size() >= limits::shared_buffer_bytes_min, bytes.size());
+  Slot* slot = find_free(bytes.size());
+  if (slot == nullptr) {
+    const std::size_t total = slot_head_bytes + capacity_for(bytes.size());
+    if (shared.size() == shared_per_message_max || !make_room(total, unshared)) return 0;
+    Fd memory = system::sealed_memory("miniray", total);
+    if (!memory.valid()) return 0;
+    slots_.push_back({++last_number_, std::make_unique<system::Mapping>(memory.get(), total)});
+    total_bytes_ += total;
+    slot = &slots_.back();
+    shared.push_back({slot->number, std::move(memory)});
+  }
+  slot->head().state.store(SlotHead::held, std::memory_order_relaxed);
+  std::memcpy(slot->mapping->bytes().data() + slot_head_bytes, bytes.data(), bytes.size());
+  return slot->number;
+}
+
+void SlotWriter::take_back(std::uint32_t number) {
+  for (Slot& slot : slots_) {
+    if (slot.number == number) slot.head().state.store(SlotHead::free, std::memory_order_relaxed);
+  }
+}
+
+void SlotReader::share(std::uint32_t number, Fd memory) {
+  const std::size_t bytes = memory.valid() ? system::sealed_memory_bytes(memory.get()) : 0;
+  if (number == 0 || bytes <= slot_head_bytes || bytes > 2 * limits::shared_memory_bytes_max ||
+      slots_.size() >= 2 * limits::shared_slots_max || slots_.contains(number))
+    throw ProtocolError("the peer offered shared memory that cannot be used (slot " + std::to_string(number) + ", " +
+                        std::to_string(bytes) + " bytes)");
+  slots_[number] = std::make_shared<system::Mapping>(memory.get(), bytes);
+}
+
+void SlotReader::unshare(std::uint32_t number) { slots_.erase(number); }
+
+Buffer SlotReader::take(std::uint64_t number, std::uint64_t bytes) {
+  const auto slot = slots_.find(number);
+  if (slot == slots_.end() || bytes > slot->second->bytes().size() - slot_head_bytes)
+    throw ProtocolError("the peer refers to shared memory that it did not offer (slot " + std::to_string(number) +
+                        ", " + std::to_string(bytes) + " bytes)");
+  std::byte* data = slot->second->bytes().data() + slot_head_bytes;
+  return {std::make_shared<Hold>(slot->second), data, static_cast<std::size_t>(bytes)};
+}
+
+}  // namespace miniray

@@ -1,0 +1,53 @@
+#include "channel/trace.hpp"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include "miniray/error.hpp"
+#include "wire/json_text.hpp"
+
+namespace miniray {
+namespace {
+
+// Where lines go, or -1. It stays open for the life of the process, and forked workers write to it too.
+int trace_descriptor() {
+  static const int descriptor = [] {
+    const char* setting = std::getenv("MINIRAY_TRACE");
+    if (setting == nullptr || std::string_view(setting).empty() || std::string_view(setting) == "0") return -1;
+    if (std::string_view(setting) == "1") return STDERR_FILENO;
+    const int file = open(setting, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0) throw SystemError("open the trace file that MINIRAY_TRACE names, " + std::string(setting), errno);
+    return file;
+  }();
+  return descriptor;
+}
+
+}  // namespace
+
+bool tracing() { return trace_descriptor() >= 0; }
+
+void trace(Direction direction, const std::string& peer, const Message& message) {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  char head[96];
+  std::snprintf(head, sizeof(head), R"({"time": %lld.%06ld, "pid": %d, "direction": "%s", "peer": )",
+                static_cast<long long>(time.tv_sec), time.tv_nsec / 1000, getpid(),
+                direction == Direction::sent ? "sent" : "received");
+  std::string line = head;
+  append_json_string(line, peer);
+  line += ", \"bytes\": " + std::to_string(message.size());
+  if (message.kind == Message::Kind::end)
+    line += R"(, "kind": "end")";
+  else
+    line += (message.kind == Message::Kind::error ? R"(, "kind": "error", "body": )" : R"(, "body": )") +
+            text_of(message.codec, message.body);
+  line += "}\n";
+  [[maybe_unused]] const ssize_t written = write(trace_descriptor(), line.data(), line.size());  // one line, one write
+}
+
+}  // namespace miniray

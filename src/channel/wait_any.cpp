@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "channel/wait_set.hpp"
+#include "miniray/channel.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+
+WaitSet::~WaitSet() {
+  for (Channel::State* member : members_) member->wait = {};
+}
+
+void WaitSet::add(Channel::State& channel) {
+  if (channel.wait.set != nullptr) channel.wait.set->forget(channel);
+  if (channel.socket.valid()) epoll_.add(channel.socket.get(), &channel);
+  channel.wait.set = this;
+  members_.push_back(&channel);
+  if (channel.has_message()) note_message(channel);
+}
+
+void WaitSet::note_message(Channel::State& channel) {
+  if (std::exchange(channel.wait.listed, true)) return;
+  with_messages_.push_back(&channel);
+}
+
+void WaitSet::forget(Channel::State& channel) {
+  if (channel.socket.valid()) epoll_.remove(channel.socket.get());
+  std::erase(members_, &channel);
+  std::erase(with_messages_, &channel);
+  channel.wait = {};
+  changed_ = true;
+}
+
+void WaitSet::watch(std::span<Channel* const> channels) {
+  if (!changed_ && std::ranges::equal(channels, watched_)) return;
+  ++stamp_;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    Channel::State& channel = *channels[i]->state_;
+    if (channel.wait.set != this) add(channel);
+    channel.wait.position = i;
+    channel.wait.stamp = stamp_;
+  }
+  const auto gone =
+      std::ranges::partition(members_, [&](const Channel::State* member) { return member->wait.stamp == stamp_; });
+  for (Channel::State* member : gone) {
+    if (member->socket.valid()) epoll_.remove(member->socket.get());
+    std::erase(with_messages_, member);
+    member->wait = {};
+  }
+  members_.erase(gone.begin(), gone.end());
+  watched_.assign(channels.begin(), channels.end());
+  changed_ = false;
+}
+
+void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) {
+  if (!channel.ready()) return;
+  ready.push_back(channel.wait.position);
+}
+
+std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
+  std::vector<std::size_t> ready;
+  std::vector<void*> readable;
+  while (true) {
+    std::erase_if(with_messages_, [](Channel::State* channel) {
+      return !channel->has_message() && (channel->wait.listed = false, true);
+    });
+    for (Channel::State* channel : with_messages_) ready.push_back(channel->wait.position);
+    readable.clear();
+    const bool look_only = !ready.empty();
+    const bool quiet = !epoll_.wait(readable, look_only ? 0 : deadline.poll_ms(limits::wait_slice_ms));
+    for (void* tag : readable) collect(*static_cast<Channel::State*>(tag), ready);
+    if (!ready.empty()) {
+      std::ranges::sort(ready);
+      const auto repeated = std::ranges::unique(ready);
+      ready.erase(repeated.begin(), repeated.end());
+      return ready;
+    }
+    if (deadline.passed()) return ready;
+    if (quiet || readable.empty()) {
+      for (Channel::State* member : members_) {  // a signal, or a slice is over
+        if (!member->options.on_interrupt) continue;
+        member->options.on_interrupt();
+        break;
+      }
+    }
+  }
+}
+
+std::vector<std::size_t> wait_any(std::span<Channel* const> channels, std::optional<double> timeout_s) {
+  if (channels.empty()) throw UsageError("wait_any was given nothing to wait for");
+  thread_local WaitSet set;  // remembered between calls: most programs wait for the same channels again and again
+  set.watch(channels);
+  return set.wait(Deadline::in_seconds(timeout_s));
+}
+
+}  // namespace miniray

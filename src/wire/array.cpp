@@ -1,0 +1,94 @@
+#include "miniray/array.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+struct DTypeInfo {
+  const char* name;
+  std::size_t bytes;
+};
+constexpr std::array<DTypeInfo, dtype_count> dtypes{{{"bool", 1},
+                                                     {"int8", 1},
+                                                     {"int16", 2},
+                                                     {"int32", 4},
+                                                     {"int64", 8},
+                                                     {"uint8", 1},
+                                                     {"uint16", 2},
+                                                     {"uint32", 4},
+                                                     {"uint64", 8},
+                                                     {"float16", 2},
+                                                     {"bfloat16", 2},
+                                                     {"float32", 4},
+                                                     {"float64", 8},
+                                                     {"complex64", 8},
+                                                     {"complex128", 16}}};
+
+const DTypeInfo& info(DType dtype) {
+  const auto index = static_cast<std::size_t>(dtype);
+  MINIRAY_CHECK(index < dtypes.size(), index);
+  return dtypes[index];
+}
+
+}  // namespace
+
+std::size_t item_bytes(DType dtype) { return info(dtype).bytes; }
+const char* name_of(DType dtype) { return info(dtype).name; }
+
+bool parse_dtype(std::string_view name, DType& dtype) {
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    if (name != dtypes[i].name) continue;
+    dtype = static_cast<DType>(i);
+    return true;
+  }
+  return false;
+}
+
+Buffer Buffer::allocate(std::size_t size) {
+  constexpr std::size_t alignment = 64;  // a cache line, and the widest vector register
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, size > 0 ? size : 1) != 0) throw std::bad_alloc();
+  return {std::shared_ptr<void>(memory, &std::free), static_cast<std::byte*>(memory), size};
+}
+
+std::uint64_t Array::element_count(const Shape& shape) {
+  std::uint64_t count = 1;
+  bool overflow = false;
+  bool empty = false;
+  for (const std::uint64_t extent : shape) {
+    empty = empty || extent == 0;
+    overflow = overflow || __builtin_mul_overflow(count, extent, &count);
+  }
+  if (empty) return 0;
+  if (overflow) throw UsageError("an array's shape has more elements than 64 bits can count");
+  return count;
+}
+
+Array::Array(DType dtype, Shape shape, Buffer buffer, Form form)
+    : dtype_(dtype), form_(form), shape_(std::move(shape)), buffer_(std::move(buffer)) {
+  const std::uint64_t count = element_count(shape_);
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(count, item_bytes(dtype), &bytes) || bytes != buffer_.size)
+    throw UsageError("an array of " + std::to_string(count) + " " + name_of(dtype) + " elements does not have " +
+                     std::to_string(buffer_.size) + " bytes");
+}
+
+void Array::require_dtype(DType wanted) const {
+  if (dtype_ != wanted)
+    throw ValueError(std::string("the array holds ") + name_of(dtype_) + ", not " + name_of(wanted));
+}
+
+bool operator==(const Array& a, const Array& b) {
+  return a.dtype_ == b.dtype_ && a.shape_ == b.shape_ && a.buffer_.size == b.buffer_.size &&
+         (a.buffer_.size == 0 || std::memcmp(a.buffer_.data, b.buffer_.data, a.buffer_.size) == 0);
+}
+
+}  // namespace miniray

@@ -1,0 +1,173 @@
+#include "wire/frame.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// A body grows with what has arrived, so that a length alone never takes memory.
+constexpr std::size_t body_growth_bytes = 1 * limits::mib;
+
+}  // namespace
+
+void append_frame_prefix(std::string& out, const FrameHead& head, std::span<const BufferEntry> entries) {
+  MINIRAY_CHECK(head.buffer_count == entries.size(), head.buffer_count, entries.size());
+  out.append(reinterpret_cast<const char*>(&head), sizeof(head));
+  if (!entries.empty()) out.append(reinterpret_cast<const char*>(entries.data()), entries.size_bytes());
+}
+
+std::span<std::byte> FrameReader::direct_room() {
+  if (staged() > 0) return {};
+  if (state_ == State::body) {
+    const std::uint64_t left = frame_.head.body_bytes - filled_;
+    if (left < limits::staging_bytes) return {};
+    frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(body_growth_bytes, filled_)));
+    return std::as_writable_bytes(std::span(frame_.body)).subspan(filled_);
+  }
+  if (state_ == State::buffers && buffer_ < frame_.buffers.size()) {
+    const std::span<std::byte> rest = frame_.buffers[buffer_].bytes().subspan(filled_);
+    if (rest.size() >= limits::staging_bytes) return rest;
+  }
+  return {};
+}
+
+std::span<std::byte> FrameReader::room() {
+  const std::span<std::byte> final_place = direct_room();
+  direct_ = !final_place.empty();
+  if (direct_) return final_place;
+  if (!staging_) staging_ = std::make_unique_for_overwrite<std::byte[]>(limits::staging_bytes);
+  if (staged() == 0) staged_begin_ = staged_end_ = 0;
+  if (staged_begin_ > 0) {
+    std::memmove(staging_.get(), staging_.get() + staged_begin_, staged());
+    staged_end_ -= std::exchange(staged_begin_, 0);
+  }
+  MINIRAY_CHECK(staged_end_ < limits::staging_bytes, staged_end_);
+  return {staging_.get() + staged_end_, limits::staging_bytes - staged_end_};
+}
+
+void FrameReader::commit(std::size_t bytes) {
+  if (direct_) {
+    filled_ += bytes;
+    received_ += bytes;
+  } else {
+    staged_end_ += bytes;
+    MINIRAY_CHECK(staged_end_ <= limits::staging_bytes, staged_end_);
+  }
+  while (advance()) {
+  }
+}
+
+bool FrameReader::advance() {
+  switch (state_) {
+    case State::head:
+      return read_head();
+    case State::table:
+      return read_table();
+    case State::held:
+      return false;
+    case State::body:
+      return read_body();
+    case State::buffers:
+      return read_buffers();
+  }
+  return false;
+}
+
+std::size_t FrameReader::take_staged(std::byte* to, std::size_t most) {
+  const std::size_t bytes = std::min(staged(), most);
+  if (bytes > 0) std::memcpy(to, staging_.get() + staged_begin_, bytes);
+  staged_begin_ += bytes;
+  received_ += bytes;
+  return bytes;
+}
+
+void FrameReader::check_head() const {
+  const FrameHead& head = frame_.head;
+  if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
+      static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
+    throw ProtocolError("the peer sent bytes that are not a MiniRay frame; does it speak another protocol or version?");
+  if (head.body_bytes > std::min(limits::body_bytes_max, message_bytes_max_))
+    throw MessageTooLarge("a frame says its body has " + std::to_string(head.body_bytes) + " bytes; the limit is " +
+                          std::to_string(std::min(limits::body_bytes_max, message_bytes_max_)));
+  if (head.buffer_count > limits::buffers_max)
+    throw MessageTooLarge("a frame says it has " + std::to_string(head.buffer_count) + " buffers; the limit is " +
+                          std::to_string(limits::buffers_max));
+}
+
+bool FrameReader::read_head() {
+  if (staged() < sizeof(FrameHead)) return false;
+  received_ = 0;
+  take_staged(reinterpret_cast<std::byte*>(&frame_.head), sizeof(FrameHead));
+  check_head();
+  announced_ = frame_.head.body_bytes;
+  filled_ = 0;
+  buffer_ = 0;
+  state_ = State::table;
+  return true;
+}
+
+bool FrameReader::read_table() {
+  while (frame_.entries.size() < frame_.head.buffer_count) {
+    if (staged() < sizeof(BufferEntry)) return false;
+    BufferEntry& entry = frame_.entries.emplace_back();
+    take_staged(reinterpret_cast<std::byte*>(&entry), sizeof(BufferEntry));
+    if (__builtin_add_overflow(announced_, entry.bytes, &announced_) || announced_ > message_bytes_max_)
+      throw MessageTooLarge("a frame says it has more than " + std::to_string(message_bytes_max_) + " bytes");
+  }
+  state_ = announced_ > hold_above_ ? State::held : State::body;
+  return true;
+}
+
+void FrameReader::set_hold_above(std::uint64_t bytes) {
+  hold_above_ = bytes;
+  if (state_ != State::held || announced_ > hold_above_) return;
+  state_ = State::body;
+  while (advance()) {
+  }
+}
+
+bool FrameReader::read_body() {
+  const std::uint64_t left = frame_.head.body_bytes - filled_;
+  if (left > 0 && staged() > 0) {
+    const std::size_t bytes = std::min<std::uint64_t>(left, staged());
+    if (frame_.body.size() < filled_ + bytes) frame_.body.resize(filled_ + bytes);
+    filled_ += take_staged(reinterpret_cast<std::byte*>(frame_.body.data()) + filled_, bytes);
+  }
+  if (filled_ < frame_.head.body_bytes) return false;
+  frame_.buffers.resize(frame_.entries.size());
+  filled_ = 0;
+  state_ = State::buffers;
+  return true;
+}
+
+bool FrameReader::read_buffers() {
+  for (; buffer_ < frame_.buffers.size(); ++buffer_, filled_ = 0) {
+    const BufferEntry& entry = frame_.entries[buffer_];
+    Buffer& buffer = frame_.buffers[buffer_];
+    if (entry.place != BufferEntry::in_stream) continue;
+    if (buffer.data == nullptr) buffer = Buffer::allocate(entry.bytes);
+    filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
+    if (filled_ < entry.bytes) return false;
+  }
+  finish();
+  return true;
+}
+
+void FrameReader::finish() {
+  finished_.push_back(std::move(frame_));
+  frame_ = Frame();
+  state_ = State::head;
+}
+
+Frame FrameReader::take_frame() {
+  MINIRAY_CHECK(!finished_.empty());
+  Frame frame = std::move(finished_.front());
+  finished_.pop_front();
+  return frame;
+}
+
+}  // namespace miniray

@@ -1,0 +1,103 @@
+// Frames: how a message lies in a stream of bytes. docs/wire_format.md is the grammar; this is its other half.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "miniray/limits.hpp"
+#include "miniray/message.hpp"
+
+namespace miniray {
+
+/// Besides Message::Kind: what two channels of one machine tell each other about shared memory.
+enum class FrameKind : std::uint8_t { message = 0, error = 1, end = 2, share = 3, unshare = 4 };
+inline constexpr std::uint8_t frame_kind_count = 5;
+inline constexpr std::array<char, 2> frame_magic{'M', 'R'};
+
+struct FrameHead {
+  std::array<char, 2> magic = frame_magic;
+  FrameKind kind = FrameKind::message;
+  Codec codec = Codec::msgpack;
+  std::uint32_t buffer_count = 0;
+  std::uint64_t body_bytes = 0;
+};
+static_assert(sizeof(FrameHead) == 16 && offsetof(FrameHead, kind) == 2 && offsetof(FrameHead, codec) == 3 &&
+              offsetof(FrameHead, buffer_count) == 4 && offsetof(FrameHead, body_bytes) == 8);
+
+struct BufferEntry {
+  static constexpr std::uint64_t in_stream = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t place = in_stream;  ///< else the number of a shared-memory slot
+};
+static_assert(sizeof(BufferEntry) == 16 && offsetof(BufferEntry, place) == 8);
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+/// Appends the head and the buffer table of one frame.
+void append_frame_prefix(std::string& out, const FrameHead& head, std::span<const BufferEntry> entries);
+
+struct Frame {
+  FrameHead head;
+  std::vector<BufferEntry> entries;
+  std::string body;
+  std::vector<Buffer> buffers;  ///< one for each entry; without memory where the place is not the stream
+};
+
+/// Makes frames of bytes as they come, in pieces of any size. Large pieces are read straight to where they stay.
+/// Everything a peer says is checked against the limits before memory is taken for it: ProtocolError if it is not a
+/// frame, MessageTooLarge if it is too large a one; after either, the stream cannot be followed any more.
+class FrameReader {
+ public:
+  explicit FrameReader(std::uint64_t message_bytes_max = limits::message_bytes_max)
+      : message_bytes_max_(message_bytes_max) {}
+
+  /// Where the next bytes of the stream should be put. Never empty.
+  [[nodiscard]] std::span<std::byte> room();
+  /// So many bytes were put there.
+  void commit(std::size_t bytes);
+
+  /// A frame that says it is larger is not begun until this is raised; nothing is allocated for it meanwhile.
+  void set_hold_above(std::uint64_t bytes);
+  [[nodiscard]] bool holds_back() const { return state_ == State::held; }
+
+  [[nodiscard]] bool has_frame() const { return !finished_.empty(); }
+  [[nodiscard]] Frame take_frame();
+  /// Bytes of a frame that has begun and is not complete; 0 between frames.
+  [[nodiscard]] std::uint64_t pending_bytes() const { return (state_ == State::head ? 0 : received_) + staged(); }
+  /// How large the frame that has begun says it is; 0 if not known yet.
+  [[nodiscard]] std::uint64_t announced_bytes() const { return state_ == State::head ? 0 : announced_; }
+
+ private:
+  enum class State : std::uint8_t { head, table, held, body, buffers };
+
+  [[nodiscard]] std::size_t staged() const { return staged_end_ - staged_begin_; }
+  bool advance();  // one step; false if more bytes are needed
+  bool read_head();
+  bool read_table();
+  bool read_body();
+  bool read_buffers();
+  void check_head() const;
+  std::size_t take_staged(std::byte* to, std::size_t most);
+  void finish();
+  [[nodiscard]] std::span<std::byte> direct_room();
+
+  std::uint64_t message_bytes_max_;
+  std::uint64_t hold_above_ = UINT64_MAX;
+  std::unique_ptr<std::byte[]> staging_;  // not set to anything: most of it is never touched
+  std::size_t staged_begin_ = 0, staged_end_ = 0;
+  State state_ = State::head;
+  Frame frame_;
+  std::size_t buffer_ = 0;    // which buffer is being filled
+  std::uint64_t filled_ = 0;  // of the body or of that buffer
+  std::uint64_t received_ = 0, announced_ = 0;
+  bool direct_ = false;  // the last room() was the final place
+  std::deque<Frame> finished_;
+};
+
+}  // namespace miniray

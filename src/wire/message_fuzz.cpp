@@ -1,0 +1,34 @@
+// Any body with any buffers either decodes or is refused; what decodes, encodes and decodes again to the same value.
+#include <cstddef>
+#include <cstdint>
+
+#include "miniray/error.hpp"
+#include "miniray/message.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace miniray;
+  if (size < 2) return 0;
+  Message message;
+  message.codec = static_cast<Codec>(data[0] & 1U);
+  // Two bits for each of three buffers: absent, empty, 8 bytes, 24 bytes.
+  for (unsigned i = 0; i < 3; ++i) {
+    constexpr std::size_t sizes[] = {0, 0, 8, 24};
+    const unsigned which = (data[1] >> (2 * i)) & 3U;
+    if (which == 0) continue;
+    Buffer& buffer = message.buffers.emplace_back(Buffer::allocate(sizes[which]));
+    for (std::byte& byte : buffer.bytes()) byte = static_cast<std::byte>(i);
+  }
+  message.body.assign(reinterpret_cast<const char*>(data + 2), size - 2);
+  (void)text_of(message.codec, message.body);
+  try {
+    const Value value = decode(message);
+    (void)value.text();
+    for (const Codec codec : {Codec::msgpack, Codec::json}) {
+      const Message again = encode(value, codec);
+      if (!(decode(again) == value)) __builtin_trap();
+    }
+  } catch (const ProtocolError&) {
+  } catch (const Unsendable&) {  // nested as deeply as a reader accepts, which a writer counts differently
+  }
+  return 0;
+}

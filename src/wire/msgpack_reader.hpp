@@ -1,0 +1,89 @@
+// Reads a MessagePack body into events. The bytes may be hostile: whatever they say ends in events or ProtocolError.
+#pragma once
+
+#include <cstring>
+#include <msgpack/null_visitor.hpp>
+#include <msgpack/unpack.hpp>
+
+#include "miniray/error.hpp"
+#include "wire/msgpack_writer.hpp"
+#include "wire/sink.hpp"
+#include "wire/utf8.hpp"
+
+namespace miniray {
+
+template <class Sink>
+class MsgpackVisitor : public msgpack::null_visitor {
+ public:
+  explicit MsgpackVisitor(Sink& sink) : sink_(sink) {}
+
+  bool visit_nil() { return sink_.null(), true; }
+  bool visit_boolean(bool value) { return sink_.boolean(value), true; }
+  bool visit_positive_integer(std::uint64_t value) {
+    if (value <= static_cast<std::uint64_t>(INT64_MAX))
+      sink_.integer(static_cast<std::int64_t>(value));
+    else
+      sink_.unsigned_integer(value);
+    return true;
+  }
+  bool visit_negative_integer(std::int64_t value) { return sink_.integer(value), true; }
+  bool visit_float32(float value) { return sink_.real(static_cast<double>(value)), true; }
+  bool visit_float64(double value) { return sink_.real(value), true; }
+  bool visit_str(const char* data, std::uint32_t size) {
+    const std::string_view string(data, size);
+    if (!is_utf8(string)) throw ProtocolError("a string in a message is not UTF-8");
+    return sink_.string(string), true;
+  }
+  bool visit_bin(const char* data, std::uint32_t size) { return sink_.bytes(std::string_view(data, size)), true; }
+
+  bool visit_ext(const char* data, std::uint32_t size_with_type) {  // data[0] is the type
+    const auto type = static_cast<Extension>(data[0]);
+    const std::size_t size = size_with_type - 1;
+    if (type == Extension::bytes && size == 0) return sink_.bytes_beside(), true;
+    if (in_key_) throw ProtocolError("a key in a message is an array");
+    if (type != Extension::array || size < 2 || (size - 2) % 8 != 0 || (size - 2) / 8 > limits::dimensions_max ||
+        static_cast<std::uint8_t>(data[1]) > static_cast<std::uint8_t>(Array::Form::list) ||
+        static_cast<std::uint8_t>(data[2]) >= dtype_count)
+      throw ProtocolError("a message has an extension that is not an array (type " +
+                          std::to_string(static_cast<int>(type)) + ", " + std::to_string(size) + " bytes)");
+    Shape shape((size - 2) / 8);
+    if (!shape.empty()) std::memcpy(shape.data(), data + 3, 8 * shape.size());
+    sink_.array(static_cast<Array::Form>(data[1]), static_cast<DType>(data[2]), std::move(shape));
+    return true;
+  }
+
+  bool start_array(std::uint32_t size) { return enter(), sink_.begin_list(size), true; }
+  bool end_array() { return --depth_, sink_.end_list(), true; }
+  bool start_map(std::uint32_t size) { return enter(), sink_.begin_map(size, true), true; }
+  bool end_map() { return --depth_, sink_.end_map(), true; }
+  bool start_map_key() { return in_key_ = true; }
+  bool end_map_key() { return in_key_ = false, true; }
+
+  void parse_error(std::size_t, std::size_t at) { fail("is malformed", at); }
+  void insufficient_bytes(std::size_t, std::size_t at) { fail("ends too early", at); }
+
+ private:
+  void enter() {
+    if (in_key_) throw ProtocolError("a key in a message is a list or a map");
+    if (++depth_ > limits::depth_max)
+      throw ProtocolError("a message is nested deeper than " + std::to_string(limits::depth_max) + " levels");
+  }
+  [[noreturn]] static void fail(const char* what, std::size_t at) {
+    throw ProtocolError("a message's MessagePack body " + std::string(what) + " at byte " + std::to_string(at));
+  }
+
+  Sink& sink_;
+  std::size_t depth_ = 0;
+  bool in_key_ = false;
+};
+
+template <class Sink>
+void read_msgpack(std::string_view body, Sink& sink) {
+  MsgpackVisitor<Sink> visitor(sink);
+  std::size_t offset = 0;
+  if (!msgpack::parse(body.data(), body.size(), offset, visitor) || offset != body.size())
+    throw ProtocolError("a message's MessagePack body is not one value: " + std::to_string(body.size()) +
+                        " bytes came, " + std::to_string(offset) + " make sense");
+}
+
+}  // namespace miniray

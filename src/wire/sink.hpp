@@ -1,0 +1,83 @@
+// How the wire layer fits together: sources make events, sinks take them, and any source drives any sink.
+//
+//   sources: walk(Value), read_msgpack(body), read_json(body), the Python package's walk(object)
+//   sinks:   MsgpackWriter, JsonWriter, ValueBuilder, TextWriter, the Python package's ObjectBuilder
+//
+// A sink has these members. Containers nest; a map's keys and values alternate. An array or bytes event that has a
+// buffer comes from memory (sinks that write); one without comes from a body (sinks that build take the next buffer).
+//
+//   null()  boolean(bool)  integer(int64)  unsigned_integer(uint64)  real(double)  string(string_view)
+//   bytes(string_view)               bytes in the body
+//   begin_list(size)  end_list()     begin_map(size, plain)  end_map()
+//   writers:  array(form, dtype, shape, buffer)
+//   builders: array(form, dtype, shape)   bytes_beside()
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "miniray/array.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+
+/// Thrown while a value is walked. Each level puts its own step in front, so the text ends up naming the place.
+class UnsendableAt {
+ public:
+  enum class Fault : std::uint8_t { type, overflow };
+  explicit UnsendableAt(std::string what, std::string remedy = {}, Fault fault = Fault::type)
+      : what_(std::move(what)), remedy_(std::move(remedy)), fault_(fault) {}
+
+  void prepend(const std::string& step) { place_ = step + place_; }
+  [[nodiscard]] Fault fault() const { return fault_; }
+  [[nodiscard]] std::string text() const {
+    return "cannot send " + what_ + " at msg" + place_ + (remedy_.empty() ? "" : ": " + remedy_);
+  }
+
+ private:
+  std::string what_, remedy_, place_;
+  Fault fault_;
+};
+
+/// Counts nesting on the way in, for sources of both directions.
+class Depth {
+ public:
+  void enter() {
+    if (++depth_ > limits::depth_max)
+      throw UnsendableAt("a message nested deeper than " + std::to_string(limits::depth_max) + " levels",
+                         "does it contain itself?");
+  }
+  void leave() { --depth_; }
+
+ private:
+  std::size_t depth_ = 0;
+};
+
+/// The buffers that came beside a body. The n-th reference in the body takes the n-th buffer.
+class BufferQueue {
+ public:
+  explicit BufferQueue(const std::vector<Buffer>& buffers) : buffers_(buffers) {}
+
+  Buffer take() {
+    if (next_ == buffers_.size()) throw ProtocolError("a message refers to more buffers than came with it");
+    return buffers_[next_++];
+  }
+  Array take_array(Array::Form form, DType dtype, Shape shape) {
+    try {
+      return {dtype, std::move(shape), take(), form};
+    } catch (const UsageError& error) {
+      throw ProtocolError(std::string("a message does not fit its buffer: ") + error.what());
+    }
+  }
+  void require_all_taken() const {
+    if (next_ != buffers_.size()) throw ProtocolError("a message came with buffers that it does not refer to");
+  }
+
+ private:
+  const std::vector<Buffer>& buffers_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace miniray

@@ -1,0 +1,99 @@
+#include "worker/work_function.hpp"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <typeinfo>
+
+#include "base/crash.hpp"
+#include "base/fd.hpp"
+#include "base/process.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+std::string type_name(const std::exception& error) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : typeid(error).name();
+}
+
+void report(Channel& channel, const WorkFailure& failure) {
+  const Value body{{"type", failure.type}, {"message", failure.message}, {"traceback", failure.traceback}};
+  try {
+    Message message = encode(body);
+    message.kind = Message::Kind::error;
+    channel.send(message);
+  } catch (const Error&) {  // nobody is left to be told
+    std::fprintf(stderr, "miniray: the work function in process %d raised %s: %s\n%s", getpid(), failure.type.c_str(),
+                 failure.message.c_str(), failure.traceback.c_str());
+  }
+}
+
+void say_end(Channel& channel) {
+  try {
+    Message message;
+    message.kind = Message::Kind::end;
+    channel.send(message);
+  } catch (const Error&) {
+    // The coordinator does not listen any more, which is no failure of the work.
+  }
+}
+
+}  // namespace
+
+int run_work_function(const WorkFunction& work, Channel channel) {
+  Handle handle(std::move(channel));
+  try {
+    work(handle);
+    say_end(handle.channel());
+    return EXIT_SUCCESS;
+  } catch (const WorkExit& exit) {
+    if (exit.code == EXIT_SUCCESS) say_end(handle.channel());
+    return exit.code;
+  } catch (const WorkFailure& failure) {
+    report(handle.channel(), failure);
+  } catch (const EndOfStream& end) {
+    if (handle.channel().ended()) return EXIT_SUCCESS;  // the coordinator has finished, and so has the work
+    report(handle.channel(), {type_name(end), end.what(), ""});
+  } catch (const std::exception& error) {
+    report(handle.channel(), {type_name(error), error.what(), ""});
+  } catch (...) {
+    report(handle.channel(), {"an exception", "it does not derive from std::exception", ""});
+  }
+  return EXIT_FAILURE;
+}
+
+void become_worker(int lifeline, int crash_file) {
+  hold_lifeline(lifeline);
+  write_crash_stacks_to(crash_file);
+}
+
+ChannelOptions worker_channel_options(int coordinator_pid) {
+  ChannelOptions options;
+  options.peer = "coordinator " + std::to_string(coordinator_pid);
+  return options;
+}
+
+int run_spawned(const WorkFunction& work) {
+  const char* setting = std::getenv("MINIRAY_SPAWNED");
+  int channel = -1, lifeline = -1, crash_file = -1, coordinator = -1, shared_memory = 0;
+  char codec[16] = {};
+  if (setting == nullptr || std::sscanf(setting, "%d,%d,%d,%d,%d,%15s", &channel, &lifeline, &crash_file, &coordinator,
+                                        &shared_memory, codec) != 6)
+    throw UsageError("this program was not started by Worker::spawn, which it is written for");
+  unsetenv("MINIRAY_SPAWNED");  // it is not meant for this process's children
+  become_worker(lifeline, crash_file);
+  ChannelOptions options = worker_channel_options(coordinator);
+  options.codec = parse_codec(codec);
+  options.shared_memory = shared_memory != 0;
+  return run_work_function(work, Channel(channel, options));
+}
+
+}  // namespace miniray

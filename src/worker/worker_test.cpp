@@ -1,0 +1,271 @@
+#include <doctest/doctest.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "miniray/miniray.hpp"
+
+namespace miniray {
+namespace {
+
+void echo(Handle& handle) {
+  for (;;) handle.send(handle.recv());
+}
+
+template <class Call>
+DeathCertificate death_of(Call call) {
+  try {
+    call();
+  } catch (const WorkerDied& died) {
+    return died.certificate();
+  }
+  FAIL("it lives");
+  return {};
+}
+
+}  // namespace
+
+// Exported, so that the stack of a crash can name it.
+__attribute__((noinline, no_sanitize("undefined"))) void crash_here_for_the_test() {
+  volatile int* volatile nowhere = nullptr;
+  *nowhere = 1;  // NOLINT: the crash is the point
+}
+
+TEST_CASE("the header's example") {
+  Worker worker(echo);
+  worker.send({{"cmd", "echo"}});
+  const Value answer = worker.recv();
+  CHECK(answer["cmd"] == "echo");
+  CHECK(worker.is_alive());
+  worker.close();
+  CHECK_FALSE(worker.is_alive());
+}
+
+TEST_CASE("a work function that returns is an end of stream that says so") {
+  Worker worker([](Handle& handle) { handle.send(1); }, {.name = "brief"});
+  CHECK(worker.recv() == Value(1));
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("(brief) has returned"), EndOfStream);
+  CHECK_THROWS_AS((void)worker.recv(), EndOfStream);
+  CHECK(worker.wait() == 0);
+  CHECK_THROWS_AS(worker.send(1), EndOfStream);
+}
+
+TEST_CASE("a work function that throws arrives as WorkerError, each time") {
+  Worker worker([](Handle&) { throw std::out_of_range("no such layer"); });
+  for (int i = 0; i < 2; ++i) {
+    try {
+      (void)worker.recv();
+      FAIL("no error");
+    } catch (const WorkerError& error) {
+      CHECK(error.type() == "std::out_of_range");
+      CHECK(error.message() == "no such layer");
+      CHECK(std::string(error.what()).find(std::to_string(worker.pid())) != std::string::npos);
+    }
+  }
+  CHECK(worker.wait() == 1);
+}
+
+TEST_CASE("a death certificate has the signal, the stack and the last messages") {
+  Worker worker([](Handle& handle) {
+    handle.send({{"status", "ready"}});
+    (void)handle.recv();
+    crash_here_for_the_test();
+  });
+  CHECK(worker.recv()["status"] == "ready");
+  worker.send({{"cmd", "crash"}});
+  const DeathCertificate certificate = death_of([&] { (void)worker.recv(); });
+  CHECK(certificate.signal == SIGSEGV);
+  CHECK_FALSE(certificate.out_of_memory);
+  CHECK(certificate.peak_bytes > 0);
+  CHECK(certificate.text().find("killed by SIGSEGV (Segmentation fault)") != std::string::npos);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(certificate.stack.find("miniray::crash_here_for_the_test()") != std::string::npos);
+#endif
+  CHECK(certificate.last_messages.find("-> {\"cmd\": \"crash\"}") != std::string::npos);
+  CHECK(certificate.last_messages.find("<- {\"status\": \"ready\"}") != std::string::npos);
+}
+
+TEST_CASE("exit codes and signals are told apart") {
+  Worker exits([](Handle&) { _exit(3); });
+  CHECK(death_of([&] { (void)exits.recv(); }).exit_code == 3);
+  CHECK(exits.wait() == 3);
+  Worker aborts([](Handle&) { std::abort(); });
+  CHECK(death_of([&] { (void)aborts.recv(); }).signal == SIGABRT);
+  Worker killed(echo);
+  killed.kill();
+  CHECK(death_of([&] { (void)killed.recv(); }).signal == SIGKILL);
+  CHECK(killed.wait() == -SIGKILL);
+  const auto send_often = [&] {
+    for (int i = 0; i < 1000; ++i) killed.send(1);
+  };
+  CHECK(death_of(send_often).signal == SIGKILL);
+}
+
+TEST_CASE("messages sent before a death are received before it is told") {
+  Worker worker([](Handle& handle) {
+    for (int i = 0; i < 10; ++i) handle.send(i);
+    raise(SIGKILL);
+  });
+  for (int i = 0; i < 10; ++i) CHECK(worker.recv() == Value(i));
+  CHECK(death_of([&] { (void)worker.recv(); }).signal == SIGKILL);
+}
+
+TEST_CASE("wait reads what a worker still sends") {
+  Worker worker([](Handle& handle) {
+    for (int i = 0; i < 100; ++i) handle.send(std::string(100'000, 'x'));
+  });
+  CHECK(worker.wait() == 0);
+  for (int i = 0; i < 100; ++i) CHECK(worker.recv().size() == 100'000);
+  CHECK_THROWS_AS((void)worker.recv(), EndOfStream);
+}
+
+TEST_CASE("wait and recv time out, and the worker goes on") {
+  Worker worker(echo);
+  CHECK_THROWS_AS((void)worker.wait(0.01), TimeoutError);
+  CHECK_THROWS_AS((void)worker.recv({.timeout_s = 0.01}), TimeoutError);
+  worker.send(1);
+  CHECK(worker.recv() == Value(1));
+}
+
+TEST_CASE("close kills a worker that does not end, and all that it started") {
+  Worker worker([](Handle& handle) {
+    signal(SIGTERM, SIG_IGN);
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    handle.send(child);
+    for (;;) pause();
+  });
+  const auto grandchild = static_cast<pid_t>(worker.recv().integer());
+  CHECK(kill(grandchild, 0) == 0);
+  worker.close(0.05);
+  CHECK_FALSE(worker.is_alive());
+  for (int i = 0; i < 500 && kill(grandchild, 0) == 0; ++i) usleep(10'000);
+  CHECK(kill(grandchild, 0) != 0);
+}
+
+TEST_CASE("workers die with their coordinator, even by SIGKILL, and so does what they started") {
+  Worker coordinator([](Handle& handle) {
+    Worker inner([](Handle& inner_handle) {
+      const pid_t child = fork();
+      if (child == 0) {
+        for (;;) pause();
+      }
+      inner_handle.send(Value::list({getpid(), child}));
+      for (;;) sched_yield();
+    });
+    handle.send(inner.recv());
+    (void)handle.recv();
+  });
+  const Value pids = coordinator.recv();
+  coordinator.kill();
+  for (const Value& pid : pids.list()) {
+    const auto number = static_cast<pid_t>(pid.integer());
+    for (int i = 0; i < 500 && kill(number, 0) == 0; ++i) usleep(10'000);
+    CHECK(kill(number, 0) != 0);
+  }
+}
+
+TEST_CASE("a worker that a thread started outlives the thread") {
+  std::optional<Worker> worker;
+  std::thread starter([&] { worker.emplace(echo, WorkerOptions{.on_warning = [](const std::string&) {}}); });
+  starter.join();
+  worker->send("still here");
+  CHECK(worker->recv() == Value("still here"));
+}
+
+TEST_CASE("a worker cannot talk through its siblings") {
+  Worker first(echo);
+  Worker second([&](Handle& handle) {
+    try {
+      first.send(1);
+      handle.send("sent");
+    } catch (const UsageError& error) {
+      handle.send(error.what());
+    }
+  });
+  CHECK(second.recv().string().find("belongs to the process that made it") != std::string::npos);
+  first.send(2);
+  CHECK(first.recv() == Value(2));
+}
+
+TEST_CASE("received memory that a fork may have copied is never written again") {
+  Worker source([](Handle& handle) {
+    for (double value = 1;; ++value) {
+      (void)handle.recv();
+      handle.send(Array::of(std::vector<double>(100'000, value)));
+    }
+  });
+  source.send("next");
+  std::optional<Value> received = source.recv();
+  CHECK(received->array<double>()[0] == 1);
+  Worker reader([&](Handle& handle) {
+    for (;;) {
+      (void)handle.recv();
+      handle.send(received->array<double>()[99'999]);
+    }
+  });
+  received.reset();  // the slot would be free now, had there been no fork
+  for (int i = 0; i < 5; ++i) {
+    source.send("next");
+    (void)source.recv();
+    reader.send("look");
+    CHECK(reader.recv().text() == "1.0");
+  }
+}
+
+TEST_CASE("wait_any returns what is ready, in order") {
+  std::vector<Worker> workers;
+  for (int i = 0; i < 8; ++i) workers.emplace_back(echo);
+  CHECK(wait_any(workers, 0.01).empty());
+  workers[5].send(5);
+  CHECK(wait_any(workers) == std::vector<std::size_t>{5});
+  CHECK(wait_any(workers) == std::vector<std::size_t>{5});  // until it is received
+  CHECK(workers[5].recv() == Value(5));
+  workers[2].send(1);
+  workers[2].send(2);
+  usleep(50'000);
+  CHECK(wait_any(workers) == std::vector<std::size_t>{2});
+  CHECK(workers[2].recv() == Value(1));
+  CHECK(wait_any(workers) == std::vector<std::size_t>{2});  // the second one is in the inbox already
+  CHECK(workers[2].recv() == Value(2));
+  workers[7].kill();
+  CHECK(wait_any(workers) == std::vector<std::size_t>{7});
+  workers.pop_back();
+  workers.erase(workers.begin());
+  workers[0].send("moved");
+  CHECK(wait_any(workers) == std::vector<std::size_t>{0});
+}
+
+TEST_CASE("killed at a random moment while messages fly: never a hang, always a WorkerDied") {
+  std::mt19937 random(7);
+  const Value value{{"text", std::string(3000, 'x')}, {"array", Array::of(std::vector<double>(20'000, 1.0))}};
+  for (int round = 0; round < 100; ++round) {
+    Worker worker(echo);
+    const pid_t pid = worker.pid();
+    const auto delay_us = random() % 3000;
+    std::thread killer([pid, delay_us] {
+      usleep(static_cast<useconds_t>(delay_us));
+      kill(pid, SIGKILL);
+    });
+    CHECK_THROWS_AS(
+        [&] {
+          for (;;) {
+            worker.send(value);
+            if (random() % 2 == 0) continue;
+            (void)worker.recv();
+          }
+        }(),
+        WorkerDied);
+    killer.join();
+  }
+}
+
+}  // namespace miniray
