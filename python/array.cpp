@@ -1,0 +1,83 @@
+// miniray.Array: an array as it came, for receivers without numpy, and the memory behind the arrays of those with it.
+#include "miniray/array.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <memory>
+
+#include "interop.hpp"
+
+namespace miniray::python {
+namespace {
+
+// In the order of DType; bfloat16, which Python cannot spell, is shown as its 16 bits.
+constexpr std::array<const char*, dtype_count> formats{"?", "b", "h", "i", "q", "B",  "H", "I",
+                                                       "Q", "e", "H", "f", "d", "Zf", "Zd"};
+constexpr std::array<const char*, 3> forms{"array", "tensor", "list"};
+
+struct Geometry {
+  std::vector<Py_ssize_t> shape, strides;
+};
+
+int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
+  const Array& array = *nb::inst_ptr<Array>(nb::handle(exporter));
+  auto geometry = std::make_unique<Geometry>();
+  const std::size_t dimensions = array.shape().size();
+  geometry->shape.resize(dimensions);
+  geometry->strides.resize(dimensions);
+  auto stride = static_cast<Py_ssize_t>(item_bytes(array.dtype()));
+  for (std::size_t i = dimensions; i-- > 0;) {
+    geometry->shape[i] = static_cast<Py_ssize_t>(array.shape()[i]);
+    geometry->strides[i] = stride;
+    stride *= std::max<Py_ssize_t>(geometry->shape[i], 1);
+  }
+  view->obj = Py_NewRef(exporter);
+  view->buf = array.buffer().data;
+  view->len = static_cast<Py_ssize_t>(array.buffer().size);
+  view->itemsize = static_cast<Py_ssize_t>(item_bytes(array.dtype()));
+  view->readonly = 0;
+  view->ndim = static_cast<int>(dimensions);
+  view->format =
+      (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(formats[static_cast<std::size_t>(array.dtype())]) : nullptr;
+  view->shape = (flags & PyBUF_ND) != 0 ? geometry->shape.data() : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? geometry->strides.data() : nullptr;
+  view->suboffsets = nullptr;
+  view->internal = geometry.release();
+  return 0;
+}
+
+void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<Geometry*>(view->internal); }
+
+PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                       {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                       {0, nullptr}};
+
+nb::tuple shape_of(const Array& array) {
+  nb::list extents;
+  for (const std::uint64_t extent : array.shape()) extents.append(extent);
+  return nb::tuple(extents);
+}
+
+std::string repr(const Array& array) {
+  std::string text = "miniray.Array(" + std::string(name_of(array.dtype())) + ", shape=(";
+  for (const std::uint64_t extent : array.shape()) text += std::to_string(extent) + ",";
+  return text + "))";
+}
+
+}  // namespace
+
+void bind_array(nb::module_& module) {
+  nb::class_<Array>(
+      module, "Array", nb::type_slots(slots),
+      "An array as it came: dtype, shape, and contiguous bytes that memoryview() and numpy read in place. "
+      "Receivers that have numpy or torch get their arrays instead.")
+      .def_prop_ro("dtype", [](const Array& array) { return name_of(array.dtype()); })
+      .def_prop_ro("shape", shape_of, nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro("form", [](const Array& array) { return forms[static_cast<std::size_t>(array.form())]; })
+      .def_prop_ro("nbytes", [](const Array& array) { return array.buffer().size; })
+      .def("__len__", [](const Array& array) { return array.shape().empty() ? 0 : array.shape()[0]; })
+      .def("__repr__", repr);
+}
+
+}  // namespace miniray::python

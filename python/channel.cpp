@@ -1,0 +1,39 @@
+// miniray.Channel: messages over any connected stream socket.
+#include "miniray/channel.hpp"
+
+#include <unistd.h>
+
+#include "conversation.hpp"
+
+namespace miniray::python {
+
+void bind_channel(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Channel> channel(module, "Channel", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                              "Messages over a connected stream socket, Unix-domain or TCP. Workers and handles are "
+                              "channels with a process at the other end.");
+  channel.def(
+      "__init__",
+      [](Channel* self, int socket, const std::string& codec, std::string peer, bool shared_memory,
+         std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+        ChannelOptions options;
+        options.peer = std::move(peer);
+        options.codec = parse_codec(codec);
+        options.shared_memory = shared_memory;
+        options.spin_us = spin_us;
+        options.inbox_bytes_max = inbox_bytes_max;
+        options.on_interrupt = check_signals;
+        new (self) Channel(socket, std::move(options));
+      },
+      "socket"_a, "codec"_a = "msgpack", "peer"_a = "peer", "shared_memory"_a = true, "spin_us"_a = nb::none(),
+      "inbox_bytes_max"_a = limits::inbox_bytes_max,
+      "Takes over a descriptor: pass sock.detach(). `peer` is how errors call the other side.");
+  bind_conversation(channel);
+  channel.def("close", &Channel::close, "The other side sees the end of the stream after what was sent.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](Channel& self, nb::args) { self.close(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+}  // namespace miniray::python

@@ -1,0 +1,110 @@
+// The calls that a channel, a handle and a worker have in common, bound once.
+#pragma once
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "interop.hpp"
+#include "miniray/channel.hpp"
+#include "miniray/handle.hpp"
+#include "miniray/worker.hpp"
+#include "object_builder.hpp"
+#include "object_walk.hpp"
+
+namespace miniray::python {
+
+// A handle talks through its channel; a worker has calls of its own, which explain how it ended.
+inline Channel& talker(Channel& channel) { return channel; }
+inline Channel& talker(Handle& handle) { return handle.channel(); }
+inline Worker& talker(Worker& worker) { return worker; }
+inline Channel& channel_of(Channel& channel) { return channel; }
+inline Channel& channel_of(Handle& handle) { return handle.channel(); }
+inline Channel& channel_of(Worker& worker) { return worker.channel(); }
+
+template <class T>
+void send(T& self, nb::handle message) {
+  const EncodedObject encoded(message, channel_of(self).codec());
+  const nb::gil_scoped_release released;
+  talker(self).send(encoded.message());
+}
+
+template <class T>
+bool send_some(T& self, nb::handle message) {
+  const EncodedObject encoded(message, channel_of(self).codec());
+  return talker(self).send_some(encoded.message());
+}
+
+template <class T>
+nb::object recv(T& self, std::optional<std::uint64_t> max_size, std::optional<double> timeout) {
+  std::optional<Message> message;
+  {
+    const nb::gil_scoped_release released;
+    message = talker(self).receive({max_size, timeout});
+  }
+  return decode_object(*message);
+}
+
+template <class T>
+nb::tuple recv_some(T& self, std::optional<std::uint64_t> max_size) {
+  const std::optional<Message> message = talker(self).try_receive(max_size);
+  if (!message) return nb::make_tuple(false, nb::none());
+  return nb::make_tuple(true, decode_object(*message));
+}
+
+template <class T>
+nb::object recv_large(T& self) {
+  nb::object message = recv(self, {}, {});
+  if (!nb::isinstance<nb::bytes>(message))
+    throw UsageError("recv_large expected bytes, but the next message was something else; use recv()");
+  return message;
+}
+
+template <class T>
+void bind_conversation(nb::class_<T>& type) {
+  using namespace nb::literals;
+  type.def("send", send<T>, "message"_a.none(), nb::sig("def send(self, message: object) -> None"),
+           "Send a message: dict, list, tuple, str, int, float, bool, None, bytes, numpy arrays and torch CPU tensors, "
+           "nested as you like. Returns when the message may be changed again. Raises TypeError, naming the place, if "
+           "something in it cannot be sent.")
+      .def("recv", recv<T>, "max_size"_a = nb::none(), "timeout"_a = nb::none(),
+           nb::sig("def recv(self, max_size: int | None = None, timeout: float | None = None) -> typing.Any"),
+           "Wait for the next message. Raises TimeoutError after `timeout` seconds and MessageTooLarge if the next "
+           "message has more than `max_size` bytes; in both cases nothing is lost and recv can be called again.")
+      .def("send_large", send<T>, "data"_a,
+           nb::sig("def send_large(self, data: bytes | bytearray | memoryview) -> None"),
+           "Send bytes. The same as send(): large buffers go through shared memory by themselves.")
+      .def("recv_large", recv_large<T>, nb::sig("def recv_large(self) -> bytes"), "Wait for a message of bytes.")
+      .def(
+          "send_async",
+          [](nb::handle self, nb::handle message) { return attribute("miniray._async", "send")(self, message); },
+          "message"_a.none(),
+          nb::sig("def send_async(self, message: object) -> collections.abc.Coroutine[typing.Any, typing.Any, None]"),
+          "send() for asyncio.")
+      .def(
+          "recv_async",
+          [](nb::handle self, nb::handle max_size, nb::handle timeout) {
+            return attribute("miniray._async", "recv")(self, max_size, timeout);
+          },
+          "max_size"_a = nb::none(), "timeout"_a = nb::none(),
+          nb::sig("def recv_async(self, max_size: int | None = None, timeout: float | None = None) -> "
+                  "collections.abc.Coroutine[typing.Any, typing.Any, typing.Any]"),
+          "recv() for asyncio. A cancelled call loses no message.")
+      .def(
+          "fileno", [](T& self) { return channel_of(self).fileno(); },
+          "A descriptor that is readable when recv() may have something, for select and the like. A message may also "
+          "be in the inbox already: wait_any knows both.")
+      .def_prop_ro(
+          "codec", [](T& self) { return name_of(channel_of(self).codec()); },
+          "The codec of what is sent: \"msgpack\" or \"json\".")
+      .def_prop_ro(
+          "ended", [](T& self) { return channel_of(self).ended(); },
+          "True if the other side will send no more than what is in the inbox.")
+      // For miniray._async.
+      .def("_send_some", send_some<T>, "message"_a.none())
+      .def("_recv_some", recv_some<T>, "max_size"_a.none(),
+           nb::sig("def _recv_some(self, max_size: int | None) -> tuple[bool, typing.Any]"))
+      .def("_flush_some", [](T& self) { return talker(self).flush_some(); })
+      .def("_pump", [](T& self) { channel_of(self).pump(); });
+}
+
+}  // namespace miniray::python

@@ -1,0 +1,81 @@
+// The core's exceptions as Python's: the classes are in miniray/errors.py, or are what people already catch.
+#include <nanobind/stl/string.h>
+
+#include "interop.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray::python {
+namespace {
+
+void raise(const nb::object& type, const Error& error) { PyErr_SetString(type.ptr(), error.what()); }
+
+void raise_package_error(const char* name, const Error& error) { raise(attribute("miniray.errors", name), error); }
+
+void raise_worker_error(const WorkerError& error) {
+  nb::object made = attribute("miniray.errors", "WorkerError")(error.what());
+  made.attr("worker") = error.worker();
+  made.attr("type") = error.type();
+  made.attr("message") = error.message();
+  made.attr("traceback") = error.traceback();
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
+void raise_worker_died(const WorkerDied& died) {
+  const DeathCertificate& certificate = died.certificate();
+  nb::object made = attribute("miniray.errors", "WorkerDied")(died.what());
+  made.attr("worker") = certificate.worker;
+  made.attr("cause") = certificate.cause();
+  made.attr("exit_code") = certificate.exit_code >= 0 ? nb::cast(certificate.exit_code) : nb::none();
+  made.attr("signal") = certificate.signal != 0 ? attribute("signal", "Signals")(certificate.signal) : nb::none();
+  made.attr("out_of_memory") = certificate.out_of_memory;
+  made.attr("peak_bytes") = certificate.peak_bytes;
+  made.attr("stack") = certificate.stack;
+  made.attr("last_messages") = certificate.last_messages;
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
+void raise_system_error(const SystemError& error) {
+  nb::object made = nb::borrow(PyExc_OSError)(error.error_number(), error.what());
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const WorkerDied& died) {
+    raise_worker_died(died);
+  } catch (const WorkerError& error) {
+    raise_worker_error(error);
+  } catch (const EndOfStream& error) {
+    raise_package_error("EndOfStream", error);
+  } catch (const TimeoutError& error) {
+    raise(nb::borrow(PyExc_TimeoutError), error);
+  } catch (const MessageTooLarge& error) {
+    raise_package_error("MessageTooLarge", error);
+  } catch (const InboxFull& error) {
+    raise_package_error("InboxFull", error);
+  } catch (const ProtocolError& error) {
+    raise_package_error("ProtocolError", error);
+  } catch (const Unsendable& error) {
+    raise(nb::borrow(PyExc_TypeError), error);
+  } catch (const UsageError& error) {
+    raise_package_error("UsageError", error);
+  } catch (const SystemError& error) {
+    raise_system_error(error);
+  } catch (const Error& error) {
+    raise_package_error("MiniRayError", error);
+  }
+}
+
+}  // namespace
+
+void check_signals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+nb::object attribute(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
+
+void bind_errors(nb::module_&) { nb::register_exception_translator(translate); }
+
+}  // namespace miniray::python

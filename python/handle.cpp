@@ -1,0 +1,19 @@
+// The handle: what a work function is given.
+#include "miniray/handle.hpp"
+
+#include "conversation.hpp"
+#include "work_function.hpp"
+
+namespace miniray::python {
+
+void bind_handle(nb::module_& module) {
+  nb::class_<Handle> handle(module, "Handle", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                            "The worker's end of the conversation: what a work function is given.");
+  bind_conversation(handle);
+  module.def(
+      "_run_spawned", [](nb::callable work) { return run_spawned(as_work_function(std::move(work))); },
+      nb::sig("def _run_spawned(work: collections.abc.Callable[[Handle], typing.Any]) -> int"),
+      "For miniray._spawned: runs the function in a process that Worker(start=\"spawn\") started.");
+}
+
+}  // namespace miniray::python

@@ -1,0 +1,28 @@
+// The named limits, for reading.
+#include "miniray/limits.hpp"
+
+#include "interop.hpp"
+
+namespace miniray::python {
+
+void bind_limits(nb::module_& module) {
+  nb::object sub = attribute("types", "SimpleNamespace")();
+  sub.attr("message_bytes_max") = limits::message_bytes_max;
+  sub.attr("body_bytes_max") = limits::body_bytes_max;
+  sub.attr("buffers_max") = limits::buffers_max;
+  sub.attr("depth_max") = limits::depth_max;
+  sub.attr("dimensions_max") = limits::dimensions_max;
+  sub.attr("packed_list_elements_min") = limits::packed_list_elements_min;
+  sub.attr("bytes_in_body_max") = limits::bytes_in_body_max;
+  sub.attr("inbox_bytes_max") = limits::inbox_bytes_max;
+  sub.attr("shared_buffer_bytes_min") = limits::shared_buffer_bytes_min;
+  sub.attr("shared_memory_bytes_max") = limits::shared_memory_bytes_max;
+  sub.attr("shared_slots_max") = limits::shared_slots_max;
+  sub.attr("spin_us") = limits::spin_us;
+  sub.attr("wait_slice_ms") = limits::wait_slice_ms;
+  sub.attr("close_grace_ms") = limits::close_grace_ms;
+  sub.attr("exit_wait_ms") = limits::exit_wait_ms;
+  module.attr("limits") = sub;
+}
+
+}  // namespace miniray::python

@@ -1,0 +1,89 @@
+"""Arrays of numpy and torch, on their way into and out of messages.
+
+Neither is imported unless it is there: what is sent comes from a library that the sender has loaded, and a receiver
+without numpy gets a ``miniray.Array``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from typing import Any
+
+from miniray._core import Array
+
+
+@cache
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def build(array: Array) -> Any:
+    """The receiver's object for an array that came."""
+    numpy, torch = _library("numpy"), _library("torch") if array.form == "tensor" else None
+    dtype, shape = array.dtype, array.shape
+    if torch is not None:
+        if array.nbytes == 0:
+            return torch.empty(shape, dtype=getattr(torch, dtype))
+        return torch.frombuffer(array, dtype=getattr(torch, dtype)).reshape(shape)
+    if numpy is None:
+        return array
+    if dtype == "bfloat16":  # numpy has none; every bfloat16 is a float32 with fewer digits
+        bits = numpy.ndarray(shape, "uint16", array)
+        return (bits.astype("uint32") << 16).view("float32")
+    return numpy.ndarray(shape, dtype, array)
+
+
+def describe(thing: Any) -> tuple[str, Any, Any] | None:
+    """How to send it: ("value", plain object, None), ("array" or "tensor", memory, dtype name or None for the
+    memory's own), ("refuse", what it is, remedy); None if it is nothing that this module knows."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(thing, numpy.ndarray):
+        return _describe_ndarray(numpy, thing)
+    if numpy is not None and isinstance(thing, numpy.generic):
+        plain = thing.item()
+        if isinstance(plain, (int, float, str, bytes)) and not isinstance(plain, numpy.generic):
+            return "value", plain, None
+        if isinstance(plain, complex):
+            return "array", numpy.asarray(thing), None
+        return "refuse", f"a numpy.{type(thing).__name__}", "convert it to a number or a str"
+    if torch is not None and isinstance(thing, torch.Tensor):
+        return _describe_tensor(torch, thing)
+    if hasattr(type(thing), "__dataclass_fields__"):
+        return "refuse", f"a {type(thing).__name__}", "it is a dataclass; send dataclasses.asdict(it)"
+    if isinstance(thing, (set, frozenset)):
+        return "refuse", f"a {type(thing).__name__}", "send a list"
+    return None
+
+
+def _describe_ndarray(numpy: Any, array: Any) -> tuple[str, Any, Any]:
+    if isinstance(array, numpy.ma.MaskedArray):
+        return "refuse", "a masked array", "send its data and its mask"
+    if array.dtype.name == "bfloat16":  # the one that JAX brings along
+        return "array", numpy.ascontiguousarray(array).view("uint16").reshape(array.shape), "bfloat16"
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        return "refuse", f"an array of {array.dtype}", "convert it to a numeric dtype"
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.c_contiguous:
+        array = numpy.ascontiguousarray(array)
+    return "array", array, None
+
+
+def _describe_tensor(torch: Any, tensor: Any) -> tuple[str, Any, Any]:
+    if tensor.device.type != "cpu":
+        return "refuse", f"a tensor on {tensor.device}", "send tensor.cpu()"
+    if tensor.layout != torch.strided:
+        return "refuse", f"a tensor of layout {tensor.layout}", "send tensor.to_dense()"
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dtype = str(dense.dtype).removeprefix("torch.")
+    if dtype == "bfloat16":
+        return "tensor", dense.view(torch.int16).numpy(), dtype
+    try:
+        return "tensor", dense.numpy(), dtype
+    except TypeError:
+        return "refuse", f"a tensor of {dtype}", "convert it to a dtype that numpy has, or to bfloat16"

@@ -1,0 +1,95 @@
+"""send, recv and wait for asyncio, over the core's calls that never block."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def recv(conversation: Any, max_size: int | None, timeout: float | None) -> Any:
+    return await _within(timeout, _recv(conversation, max_size), "nothing arrived")
+
+
+async def _recv(conversation: Any, max_size: int | None) -> Any:
+    async with _turn(conversation, "_receiving"):
+        while True:
+            arrived, message = conversation._recv_some(max_size)
+            if arrived:
+                return message
+            await _ready(conversation.fileno(), read=True)
+
+
+async def send(conversation: Any, message: Any) -> None:
+    async with _turn(conversation, "_sending"):
+        done = conversation._send_some(message)
+        if done:
+            return
+        descriptor = os.dup(conversation.fileno())  # recv may be watching the other one
+        try:
+            while not done:
+                await _ready(descriptor, read=True, write=True)
+                conversation._pump()  # the other side may be waiting for us to read
+                done = conversation._flush_some()
+        finally:
+            os.close(descriptor)
+
+
+async def wait(worker: Any, timeout: float | None) -> int:
+    return int(await _within(timeout, _wait(worker), f"{worker.name} still runs"))
+
+
+async def _wait(worker: Any) -> int:
+    while worker.is_alive():
+        process, channel = os.dup(worker._pidfd()), os.dup(worker.fileno())
+        try:
+            await _ready(process, channel if not worker.ended else None, read=True)
+        finally:
+            os.close(process)
+            os.close(channel)
+        worker._pump()  # what it still sends, it may be waiting to get rid of
+    return int(worker.wait())
+
+
+async def _ready(*descriptors: int | None, read: bool = False, write: bool = False) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    watched = [descriptor for descriptor in descriptors if descriptor is not None]
+    for descriptor in watched:
+        if read:
+            loop.add_reader(descriptor, wake)
+        if write:
+            loop.add_writer(descriptor, wake)
+    try:
+        await ready
+    finally:
+        for descriptor in watched:
+            if read:
+                loop.remove_reader(descriptor)
+            if write:
+                loop.remove_writer(descriptor)
+
+
+def _turn(conversation: Any, name: str) -> asyncio.Lock:
+    """One coroutine at a time, in the order in which they came; one lock for each event loop."""
+    loop = asyncio.get_running_loop()
+    owner, lock = getattr(conversation, name, (None, None))
+    if owner is not loop or lock is None:
+        lock = asyncio.Lock()
+        setattr(conversation, name, (loop, lock))
+    return lock
+
+
+async def _within(timeout: float | None, work: Coroutine[Any, Any, Any], complaint: str) -> Any:
+    if timeout is None:
+        return await work
+    try:
+        return await asyncio.wait_for(work, timeout)
+    except asyncio.TimeoutError:  # not yet the built-in one in Python 3.10
+        raise TimeoutError(f"{complaint} after {timeout} s") from None

@@ -1,0 +1,62 @@
+"""Runs a work function in its process and says how it ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from miniray._core import Handle
+from miniray.errors import EndOfStream
+
+
+def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
+    """None if it returned, an exit code if it asked for one, else what it raised: type, text, traceback."""
+    faulthandler.enable(crash_descriptor)
+    try:
+        work_fn(handle)
+        return None
+    except SystemExit as leave:
+        return _exit_code(leave.code)
+    except EndOfStream as end:
+        if handle.ended:
+            return None  # the coordinator has finished, and so has the work
+        return _raised(end)
+    except BaseException as error:  # KeyboardInterrupt too: whatever ended the work is told to the coordinator
+        return _raised(error)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):
+                pass  # the terminal is gone; the message to the coordinator matters more
+
+
+def limit_threads() -> None:
+    """In a forked worker whose parent had OpenMP threads: torch would ask for threads that are not there."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _raised(error: BaseException) -> tuple[str, str, str]:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    below = error.__traceback__.tb_next if error.__traceback__ else None  # without this file's frame
+    text = "".join(traceback.format_exception(kind, error, below))
+    return name, _safe(str(error)), _safe(text)
+
+
+def _safe(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,57 @@
+"""What goes wrong, as exceptions that derive from what people already catch.
+
+Time-outs are the built-in TimeoutError; what cannot be sent is TypeError (or OverflowError, for an int of more than
+64 bits), naming its place in the message.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+
+
+class MiniRayError(Exception):
+    """The base of the package's own exceptions."""
+
+
+class UsageError(MiniRayError, ValueError, RuntimeError):
+    """Something was asked that cannot be right. Nothing was done."""
+
+
+class EndOfStream(MiniRayError, EOFError):
+    """There are no more messages: the other side has finished, in good order."""
+
+
+class MessageTooLarge(MiniRayError, ValueError):
+    """A message is larger than a limit. What was to be received is still there."""
+
+
+class InboxFull(MiniRayError, RuntimeError):
+    """More arrived during a send than the inbox may hold. Call recv() between sends."""
+
+
+class ProtocolError(MiniRayError, ConnectionError):
+    """The other side sent bytes that are not a message."""
+
+
+class WorkerError(MiniRayError, RuntimeError):
+    """The work function raised. The text has the remote traceback."""
+
+    worker: str = ""
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class WorkerDied(MiniRayError, ConnectionError, EOFError):
+    """The worker's process ended without its work function returning. The text is its death certificate."""
+
+    worker: str = ""
+    cause: str = ""
+    exit_code: int | None = None
+    signal: _signal.Signals | None = None
+    out_of_memory: bool = False
+    peak_bytes: int = 0
+    stack: str = ""
+    last_messages: str = ""

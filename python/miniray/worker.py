@@ -1,0 +1,113 @@
+"""Local workers: a function that runs in a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+
+from miniray import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing and collections.abc are slow to import
+    from collections.abc import Callable
+    from typing import Any
+
+# Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
+_live: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+class Worker(_core.Worker):
+    """Run ``work_fn(handle)`` in a process of its own, and talk to it with ``send`` and ``recv``.
+
+    ``start="fork"`` (the default) works with any function, closures included. ``start="spawn"`` starts a fresh
+    interpreter that imports the function, for programs that already use CUDA or threads; the script's own code must
+    then be under ``if __name__ == "__main__":``.
+
+    ``codec`` is "msgpack" or "json"; what is received may be either. ``shared_memory=False`` sends large arrays
+    through the socket too. ``spin_us`` is how long a wait spins before it sleeps (0: never).
+
+    A worker prints straight to the terminal. It leads a process group of its own, so Ctrl-C reaches only the
+    coordinator; and it never outlives the coordinator, nor does anything that it started.
+    """
+
+    def __init__(
+        self,
+        work_fn: Callable[[_core.Handle], Any],
+        codec: str = "msgpack",
+        start: str = "fork",
+        *,
+        name: str | None = None,
+        shared_memory: bool = True,
+        spin_us: int | None = None,
+        inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    ) -> None:
+        if not callable(work_fn):
+            raise TypeError(f"Worker takes a function that takes a handle, not {type(work_fn).__name__}")
+        if name is None:
+            name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
+        options = (name, codec, shared_memory, spin_us, inbox_bytes_max)
+        if start == "fork":
+            import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
+
+            _warn_of_threads()
+            _flush_output()
+            super().__init__(work_fn, *options)
+        elif start == "spawn":
+            from miniray import _spawned
+
+            specification = _spawned.describe(work_fn)
+            super().__init__(_spawned.command(), *options)
+            self.send(specification)
+        else:
+            raise ValueError(f'start is "fork" or "spawn", not {start!r}')
+        self._started = True
+        _live.add(self)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_started", False):  # else __init__ raised, and there is nothing to close
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<miniray.{self.name}>"
+
+
+def _warn_of_threads() -> None:
+    threading = sys.modules.get("threading")
+    if threading is not None and threading.active_count() > 1:
+        import warnings
+
+        warnings.warn(
+            f"this process has {threading.active_count()} Python threads; a forked worker gets only the calling one, "
+            'and locks that the others hold stay locked in it. Start workers before threads, or with start="spawn"',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _flush_output() -> None:
+    """What waits in a buffer would be copied by the fork, and printed twice."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # replaced, closed or full: not for us to report
+
+
+@atexit.register
+def _close_all() -> None:
+    """Tell every worker first, then wait for all of them within one grace."""
+    import time
+
+    workers = [worker for worker in _live if worker.is_alive()]
+    for worker in workers:
+        worker._end()
+    deadline = time.monotonic() + _core.limits.close_grace_ms / 1000
+    for worker in workers:
+        worker.close(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,17 @@
+// The extension module: everything that the package's Python files build on.
+#include "interop.hpp"
+#include "miniray/version.hpp"
+
+NB_MODULE(_core, module) {
+  using namespace miniray::python;
+  module.doc() = "The C++ core of MiniRay. The package `miniray` is its public face.";
+  module.attr("version") = miniray::version;
+  bind_errors(module);
+  bind_limits(module);
+  bind_array(module);
+  bind_channel(module);
+  bind_handle(module);
+  bind_worker(module);
+  // A script that ends with a worker in a global variable is not a leak worth a warning.
+  nb::set_leak_warnings(false);
+}

@@ -1,0 +1,116 @@
+#include "object_builder.hpp"
+
+#include <algorithm>
+
+#include "wire/json_reader.hpp"
+#include "wire/msgpack_reader.hpp"
+
+namespace miniray::python {
+namespace {
+
+nb::object checked(PyObject* made) {
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+// Python returns the memory of dead numbers to the kernel arena by arena (1 MiB), and faulting it in again for the next
+// long list costs as much as filling it. One living number in each arena of the last long list keeps the memory.
+class Anchors {
+ public:
+  void replace(PyObject* list) {
+    const Py_ssize_t size = PyList_GET_SIZE(list);
+    if (size < spacing) return;
+    std::vector<nb::object> anchors;
+    for (Py_ssize_t i = 0; i < std::min(size, spacing * most); i += spacing)
+      anchors.push_back(nb::borrow(PyList_GET_ITEM(list, i)));
+    anchors_.swap(anchors);
+  }
+
+ private:
+  static constexpr Py_ssize_t spacing = 16'384;  // at 32 bytes a number, two in each arena
+  static constexpr Py_ssize_t most = 128;        // at half an arena each, 64 MiB
+  std::vector<nb::object> anchors_;
+};
+
+template <class T, class Make>
+nb::object unpacked(const Array& array, Make make) {
+  const std::span<T> elements = array.elements<T>();
+  nb::object list = checked(PyList_New(static_cast<Py_ssize_t>(elements.size())));
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    PyObject* element = make(elements[i]);
+    if (element == nullptr) throw nb::python_error();
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), element);
+  }
+  static auto* const anchors = new Anchors;  // never destroyed: the interpreter is gone by then
+  anchors->replace(list.ptr());
+  return list;
+}
+
+}  // namespace
+
+void ObjectBuilder::bytes_beside() {
+  const Buffer buffer = buffers_.take();
+  add(nb::bytes(buffer.data, buffer.size));
+}
+
+void ObjectBuilder::array(Array::Form form, DType dtype, Shape shape) {
+  Array array = buffers_.take_array(form, dtype, std::move(shape));
+  if (form != Array::Form::list) {
+    add(attribute("miniray._arrays", "build")(nb::cast(std::move(array))));
+    return;
+  }
+  if (array.shape().size() != 1) throw ProtocolError("a packed list in a message is not one-dimensional");
+  if (dtype == DType::float64) return add(unpacked<double>(array, PyFloat_FromDouble));
+  if (dtype == DType::int64)
+    return add(unpacked<std::int64_t>(array, [](std::int64_t value) { return PyLong_FromLongLong(value); }));
+  throw ProtocolError(std::string("a packed list in a message holds ") + name_of(dtype));
+}
+
+void ObjectBuilder::begin_list(std::size_t size) {
+  // Every element takes a byte of the body at least: a size beyond that is not believed.
+  const auto reserved = static_cast<Py_ssize_t>(size <= body_bytes_ ? size : 0);
+  open_.push_back({checked(PyList_New(reserved)), {}, 0, reserved, false});
+}
+
+void ObjectBuilder::begin_map(std::size_t, bool) { open_.push_back({checked(PyDict_New()), {}, 0, 0, true}); }
+
+void ObjectBuilder::add(nb::object object) {
+  if (!object.is_valid()) throw nb::python_error();
+  if (open_.empty()) {
+    result_ = std::move(object);
+    return;
+  }
+  Open& open = open_.back();
+  if (open.is_map && !open.key.is_valid()) {
+    open.key = std::move(object);
+  } else if (open.is_map) {
+    if (PyDict_SetItem(open.container.ptr(), open.key.ptr(), object.ptr()) != 0) throw nb::python_error();
+    open.key.reset();
+  } else if (open.index < open.reserved) {
+    PyList_SET_ITEM(open.container.ptr(), open.index++, object.release().ptr());
+  } else if (PyList_Append(open.container.ptr(), object.ptr()) != 0) {
+    throw nb::python_error();
+  }
+}
+
+void ObjectBuilder::close() {
+  nb::object container = std::move(open_.back().container);
+  open_.pop_back();
+  add(std::move(container));
+}
+
+nb::object ObjectBuilder::finish() {
+  buffers_.require_all_taken();
+  return std::move(result_);
+}
+
+nb::object decode_object(const Message& message) {
+  ObjectBuilder builder(message);
+  if (message.codec == Codec::json)
+    read_json(message.body, builder);
+  else
+    read_msgpack(message.body, builder);
+  return builder.finish();
+}
+
+}  // namespace miniray::python

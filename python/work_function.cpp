@@ -1,0 +1,27 @@
+#include "work_function.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include "base/crash.hpp"
+#include "worker/work_function.hpp"
+
+namespace miniray::python {
+
+WorkFunction as_work_function(nb::callable work) {
+  return [work = std::move(work)](Handle& handle) {
+    // A fault handler that the parent had enabled would stay with its file, and undo ours when it goes. It goes first;
+    // then ours, which prints the C++ stack, and on top of it Python's, which prints its own and passes the signal on.
+    attribute("faulthandler", "disable")();
+    write_crash_stacks_to(crash_descriptor());
+    // miniray/_work.py calls the function and says how it ended: None, an exit code, or what it raised.
+    const nb::object ending =
+        attribute("miniray._work", "run")(work, nb::cast(handle, nb::rv_policy::reference), crash_descriptor());
+    if (ending.is_none()) return;
+    if (nb::isinstance<nb::int_>(ending)) throw WorkExit{nb::cast<int>(ending)};
+    const nb::tuple raised = nb::cast<nb::tuple>(ending);
+    throw WorkFailure{nb::cast<std::string>(raised[0]), nb::cast<std::string>(raised[1]),
+                      nb::cast<std::string>(raised[2])};
+  };
+}
+
+}  // namespace miniray::python

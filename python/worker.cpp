@@ -1,0 +1,128 @@
+// The part of miniray.Worker that is in the core; miniray/worker.py has the rest.
+#include "miniray/worker.hpp"
+
+#include <nanobind/stl/vector.h>
+#include <signal.h>
+
+#include "conversation.hpp"
+#include "work_function.hpp"
+
+namespace miniray::python {
+namespace {
+
+WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
+                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+  WorkerOptions options;
+  options.name = name;
+  options.codec = parse_codec(codec);
+  options.shared_memory = shared_memory;
+  options.spin_us = spin_us;
+  options.inbox_bytes_max = inbox_bytes_max;
+  options.on_interrupt = check_signals;
+  options.before_fork = PyOS_BeforeFork;
+  options.after_fork_in_parent = PyOS_AfterFork_Parent;
+  options.after_fork_in_child = PyOS_AfterFork_Child;
+  options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
+  options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
+  options.on_warning = [](const std::string& text) {
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 3) != 0) throw nb::python_error();
+  };
+  return options;
+}
+
+// What wait_any was given last, to recognise it: the objects are borrowed, and only compared while none has gone.
+struct LastWait {
+  std::vector<PyObject*> objects;
+  std::vector<Channel*> channels;
+  std::uint64_t departures = 0;
+};
+
+Channel& channel_of_object(nb::handle object) {
+  if (nb::isinstance<Worker>(object)) return nb::cast<Worker&>(object).channel();
+  if (nb::isinstance<Channel>(object)) return nb::cast<Channel&>(object);
+  if (nb::isinstance<Handle>(object)) return nb::cast<Handle&>(object).channel();
+  throw nb::type_error("wait_any takes workers, handles and channels");
+}
+
+nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
+  nb::object sequence = nb::steal(PySequence_Fast(workers.ptr(), "wait_any takes a list of workers"));
+  if (!sequence.is_valid()) throw nb::python_error();
+  const std::span<PyObject*> objects(PySequence_Fast_ITEMS(sequence.ptr()),
+                                     static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())));
+  thread_local LastWait last;
+  if (last.departures != channel_departures() || !std::ranges::equal(objects, last.objects)) {
+    last.channels.clear();
+    last.objects.clear();
+    for (PyObject* object : objects) last.channels.push_back(&channel_of_object(object));
+    last.objects.assign(objects.begin(), objects.end());
+    last.departures = channel_departures();
+  }
+  std::vector<std::size_t> ready;
+  {
+    const nb::gil_scoped_release released;
+    ready = wait_any(std::span<Channel* const>(last.channels), timeout);
+  }
+  nb::list result;
+  for (const std::size_t position : ready) result.append(nb::borrow(objects[position]));
+  return result;
+}
+
+}  // namespace
+
+void bind_worker(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Worker> worker(module, "Worker", nb::dynamic_attr(), nb::is_weak_referenceable());
+  worker
+      .def(
+          "__init__",
+          [](Worker* self, nb::callable work, const std::string& name, const std::string& codec, bool shared_memory,
+             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+            new (self) Worker(as_work_function(std::move(work)),
+                              worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max));
+          },
+          "work"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
+          nb::sig("def __init__(self, work: collections.abc.Callable[[Handle], typing.Any], name: str, codec: str, "
+                  "shared_memory: bool, spin_us: int | None, inbox_bytes_max: int) -> None"))
+      .def(
+          "__init__",
+          [](Worker* self, const std::vector<std::string>& command, const std::string& name, const std::string& codec,
+             bool shared_memory, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+            new (self)
+                Worker(Worker::spawn(command, worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max)));
+          },
+          "command"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a);
+  bind_conversation(worker);
+  worker
+      .def(
+          "wait", &Worker::wait, "timeout"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+          nb::sig("def wait(self, timeout: float | None = None) -> int"),
+          "Wait for the process to end; returns its exit code, or minus the signal that killed it. What it still sends "
+          "is kept for recv. Raises TimeoutError if it still runs after `timeout` seconds.")
+      .def(
+          "wait_async",
+          [](nb::handle self, nb::handle timeout) { return attribute("miniray._async", "wait")(self, timeout); },
+          "timeout"_a = nb::none(),
+          nb::sig("def wait_async(self, timeout: float | None = None) -> "
+                  "collections.abc.Coroutine[typing.Any, typing.Any, int]"),
+          "wait() for asyncio.")
+      .def("is_alive", &Worker::is_alive, "Whether the process runs.")
+      .def("kill", &Worker::kill, "signal"_a = SIGKILL, nb::sig("def kill(self, signal: int = 9) -> None"),
+           "SIGKILL ends the worker and everything it started; another signal goes to the worker alone.")
+      .def("close", &Worker::close, "grace_s"_a = limits::close_grace_ms / 1000.0,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "End the conversation: the worker sees the end of the stream, has grace_s seconds to finish, and is killed "
+           "if it has not. A failure that nobody received is reported on standard error.")
+      .def("_end", [](Worker& self) { self.channel().close(); })
+      .def("_pidfd", &Worker::pidfd)
+      .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
+      .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
+  module.def(
+      "wait_any", wait_any_objects, "workers"_a, "timeout"_a = nb::none(),
+      nb::sig("def wait_any(workers: collections.abc.Sequence[typing.Any], timeout: float | None = None) -> "
+              "list[typing.Any]"),
+      "Wait until at least one of the workers has a message or has ended, and return those that have, in the "
+      "order given; an empty list after `timeout` seconds. Calling it again with the same workers, or nearly the "
+      "same, costs the same however many are quiet.");
+}
+
+}  // namespace miniray::python

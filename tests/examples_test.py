@@ -1,0 +1,105 @@
+"""The examples and the benchmark run, small, so that none rots."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_matmul(root: Path) -> None:
+    printed = run(sys.executable, root / "examples/matmul.py", "--pairs", "6", "--size", "40", "--workers", "3")
+    assert "Computed 6 matrix products of 40x40 with 3 workers" in printed
+    assert "one process" in printed
+
+
+def test_the_readme_runs_as_written(root: Path, tmp_path: Path) -> None:
+    """Every Python block, one after the other, in one script."""
+    text = (root / "README.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert blocks
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks))
+    assert "{'square': 49}" in run(sys.executable, script)
+
+
+def test_the_readmes_cpp_runs_as_written(root: Path, tmp_path: Path) -> None:
+    text = (root / "README.md").read_text()
+    source = tmp_path / "readme.cpp"
+    source.write_text(text.split("```cpp\n")[1].split("```")[0])
+    program = tmp_path / "readme"
+    run(
+        "c++", "-std=c++20", f"-I{root}/include", f"-I{root}/build/release/include", source,
+        root / "build/release/src/libminiray.a", "-o", program,
+    )  # fmt: skip
+    assert run(program) == "49\n"
+
+
+SEED_LOCAL = """
+from miniray import Worker
+import numpy as np
+
+# 1. Define work function
+def matrix_worker(handle):
+    \"\"\"Worker that multiplies matrices.\"\"\"
+    while True:
+        msg = handle.recv()
+
+        if msg["cmd"] == "multiply":
+            A = np.array(msg["A"])
+            B = np.array(msg["B"])
+            result = np.matmul(A, B)
+            handle.send({"result": result.tolist()})
+
+        elif msg["cmd"] == "shutdown":
+            break
+
+# 2. Spawn local workers (os.fork + socketpair)
+workers = [Worker(matrix_worker) for _ in range(8)]
+
+# 3. Generate work
+matrices = [(np.random.rand(SIZE, SIZE), np.random.rand(SIZE, SIZE))
+            for _ in range(PAIRS)]
+
+# 4. Distribute work
+results = []
+for i, (A, B) in enumerate(matrices):
+    worker = workers[i % len(workers)]
+    worker.send({
+        "cmd": "multiply",
+        "A": A.tolist(),
+        "B": B.tolist(),
+    })
+
+# 5. Collect results
+for i in range(len(matrices)):
+    worker = workers[i % len(workers)]
+    result = worker.recv()
+    results.append(result["result"])
+
+print(f"Computed {len(results)} matrix products")
+
+# 6. Cleanup
+for worker in workers:
+    worker.send({"cmd": "shutdown"})
+    worker.wait()
+"""
+
+
+def test_the_first_local_example_runs_as_it_was_written(tmp_path: Path) -> None:
+    """Every matrix is sent before any result is received, and both directions hold more than the sockets do."""
+    script = tmp_path / "seed.py"
+    script.write_text(SEED_LOCAL.replace("SIZE", "300").replace("PAIRS", "100"))
+    assert run(sys.executable, script) == "Computed 100 matrix products\n"
+
+
+def test_the_benchmark_runs(root: Path) -> None:
+    printed = run(sys.executable, root / "bench/run.py", "--quick")
+    assert textwrap.dedent(printed).count("| raw ") >= 8

@@ -1,0 +1,111 @@
+"""The repository keeps its own rules."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+LAYERS = [
+    "base",
+    "wire",
+    "channel",
+    "worker",
+    "cluster",
+    "collective",
+    "calls",
+    "store",
+    "supervise",
+    "tasks",
+    "inspect",
+    "cli",
+]
+
+
+def tracked(root: Path, *patterns: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=root, capture_output=True, text=True, check=True)
+    return [root / name for name in listed.stdout.split()]
+
+
+def test_a_layer_includes_itself_and_those_below(root: Path) -> None:
+    for file in tracked(root, "src"):
+        if file.suffix not in (".cpp", ".hpp"):
+            continue
+        layer = LAYERS.index(file.relative_to(root).parts[1])
+        for included in re.findall(r'#include "(\w+)/', file.read_text()):
+            if included in LAYERS:
+                assert LAYERS.index(included) <= layer, f"{file} includes {included}/"
+
+
+def test_public_headers_include_no_private_ones(root: Path) -> None:
+    for file in tracked(root, "include"):
+        for included in re.findall(r'#include "([^"]+)"', file.read_text()):
+            assert included.startswith("miniray/"), f"{file} includes {included}"
+
+
+def test_fork_and_system_calls_stay_where_they_belong(root: Path) -> None:
+    for file in tracked(root, "src"):
+        if file.suffix != ".cpp" or file.name.endswith(("_test.cpp", "_fuzz.cpp")):
+            continue
+        text = re.sub(r"//.*|\"[^\"]*\"", "", file.read_text())
+        if file.name != "process.cpp":
+            assert not re.search(r"(?<![\w:.>])fork\(\)", text), file
+        if file.relative_to(root).parts[1] != "base":
+            found = re.search(
+                r"(?<![\w.>:])(?:::)?(recvmsg|sendmsg|epoll_\w+|mmap|memfd_create|poll|waitid|wait4)\(", text
+            )
+            assert not found, f"{file} calls {found and found.group(0)}"
+
+
+def test_files_are_short_and_say_what_they_are(root: Path) -> None:
+    for file in tracked(root, "*.hpp", "*.cpp", "*.py"):
+        lines = file.read_text().splitlines()
+        assert len(lines) < 600, f"{file} has {len(lines)} lines"
+        has_header = file.with_suffix(".hpp").exists() or (root / "include/miniray" / f"{file.stem}.hpp").exists()
+        if file.suffix == ".hpp" or (file.suffix == ".py" and lines) or (file.suffix == ".cpp" and not has_header):
+            opens = (
+                lines[0].startswith(("//", '"""', "#!"))
+                or file.name in ("main.cpp",)
+                or file.name.endswith("_test.cpp")
+            )
+            assert opens, f"{file} does not open by saying what it is"
+
+
+def test_the_command_prints_its_limits(root: Path) -> None:
+    command = root / "build/release/miniray"
+    printed = subprocess.run([command, "limits", "--json"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed)["depth_max"] == 256
+    table = subprocess.run([command, "limits"], capture_output=True, text=True, check=True).stdout
+    assert "message_bytes_max" in table
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout
+    assert version.startswith("miniray ")
+    wrong = subprocess.run([command, "limit"], capture_output=True, text=True, check=False)
+    assert wrong.returncode != 0
+    assert "--help" in wrong.stderr
+
+
+def test_another_cmake_project_finds_the_library(root: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "prefix"
+    subprocess.run(["cmake", "--install", root / "build/release", "--prefix", prefix], check=True, capture_output=True)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(user CXX)\nfind_package(miniray 0.1 REQUIRED)\n"
+        "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE miniray::miniray)\n"
+    )
+    (project / "main.cpp").write_text(
+        "#include <cstdio>\n#include <miniray/miniray.hpp>\n"
+        "int main() {\n"
+        "  miniray::Worker w([](miniray::Handle& handle) { handle.send(handle.recv()); });\n"
+        '  w.send({{"cmd", "echo"}});\n  auto msg = w.recv();\n'
+        '  std::printf("%s %s\\n", miniray::version, msg["cmd"].string().c_str());\n}\n'
+    )
+    for command in (
+        ["cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+        ["cmake", "--build", project / "build"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    printed = subprocess.run([project / "build/user"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert printed.endswith(" echo\n")
