@@ -25,7 +25,7 @@ cpp := $(shell find include src python tests examples bench -name '*.hpp' -o -na
 headers := $(filter %.hpp,$(cpp))
 tidy_sources := $(filter-out python/% %_fuzz.cpp,$(filter %.cpp,$(cpp)))
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz bench lint format sanitize fuzz wheels clean distclean
+.PHONY: all library package demo test test-cpp test-python test-fuzz bench lint lint-all format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py
 
 # --- Lint -------------------------------------------------------------------------------------------------------------
-lint: $(tidy_sources:%=build/tidy/%.done) build/format.done build/python-lint.done
+lint: build/package.done
+	@$(MAKE) --no-print-directory -j $$(nproc) lint-all
+lint-all: $(tidy_sources:%=build/tidy/%.done) build/format.done build/python-lint.done
 
 build/tidy/%.done: % .clang-tidy $(headers) build/packages.done | build/release/build.ninja
 	@echo "clang-tidy $<"

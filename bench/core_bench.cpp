@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bench/yardsticks.hpp"
+#include "tests/tcp_ends.hpp"
 
 namespace {
 
@@ -52,16 +53,16 @@ double worker_round_trip(std::size_t count, std::optional<int> spin_us) {
 }
 
 double tcp_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
-  const auto [here, there] = bench::tcp_ends();
+  const bench::Ends ends = miniray::tcp_ends();
   ChannelOptions options;
   options.spin_us = spin_us;
-  Worker worker([&, there = there, here = here](Handle&) {
-    close(here);
-    Channel channel(there, options);
+  Worker worker([&](Handle&) {
+    close(ends.first);
+    Channel channel(ends.second, options);
     for (;;) channel.send(channel.recv());
   });
-  close(there);
-  Channel channel(here, options);
+  close(ends.second);
+  Channel channel(ends.first, options);
   const double took = warm(count, [&] {
     channel.send(message);
     (void)channel.recv();
@@ -119,10 +120,10 @@ const std::map<std::string, Row>& rows() {
       {"socketpair/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), small_bytes); }},
       {"socketpair/sleeping", [](std::size_t n) { return worker_round_trip(n, 0); }},
       {"socketpair/spinning", [](std::size_t n) { return worker_round_trip(n, {}); }},
-      {"tcp/raw", [](std::size_t n) { return raw_echo(n, bench::tcp_ends(), small_bytes); }},
+      {"tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), small_bytes); }},
       {"tcp/sleeping", [](std::size_t n) { return tcp_round_trip(n, small_message(), 0); }},
       {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
-      {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, bench::tcp_ends(), large_bytes); }},
+      {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), large_bytes); }},
       {"large_tcp/ours", [](std::size_t n) { return tcp_round_trip(n, large_message(), {}); }},
       {"one_way/raw", raw_one_way},
       {"one_way/ours", one_way},

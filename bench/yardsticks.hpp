@@ -1,8 +1,6 @@
 // The raw system calls that MiniRay is measured against: blocking sockets, fork, nothing else.
 #pragma once
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,24 +19,6 @@ inline Ends unix_ends() {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) throw std::runtime_error("socketpair");
   return {ends[0], ends[1]};
-}
-
-inline Ends tcp_ends() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* at = reinterpret_cast<sockaddr*>(&address);
-  if (bind(listener, at, size) != 0 || listen(listener, 1) != 0 || getsockname(listener, at, &size) != 0)
-    throw std::runtime_error("listen");
-  const int here = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(here, at, size) != 0) throw std::runtime_error("connect");
-  const int there = accept(listener, nullptr, nullptr);
-  close(listener);
-  const int on = 1;
-  for (const int end : {here, there}) setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  return {here, there};
 }
 
 inline void write_all(int fd, const char* data, std::size_t size) {

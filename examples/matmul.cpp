@@ -49,6 +49,10 @@ int main(int argc, char** argv) {
     return static_cast<std::size_t>(argc > position ? std::atoi(argv[position]) : otherwise);
   };
   const std::size_t pairs = argument(1, 32), size = argument(2, 512), count = argument(3, 8);
+  if (pairs == 0 || size == 0 || count == 0) {
+    std::fprintf(stderr, "usage: matmul [pairs] [size] [workers]\n");
+    return EXIT_FAILURE;
+  }
 
   std::vector<miniray::Worker> workers;
   workers.reserve(count);

@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 #include <signal.h>
 
+#include <cstring>
+
 #include "conversation.hpp"
 #include "work_function.hpp"
 
@@ -50,7 +52,9 @@ nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
   const std::span<PyObject*> objects(PySequence_Fast_ITEMS(sequence.ptr()),
                                      static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())));
   thread_local LastWait last;
-  if (last.departures != channel_departures() || !std::ranges::equal(objects, last.objects)) {
+  const bool same = objects.size() == last.objects.size() &&
+                    std::memcmp(objects.data(), last.objects.data(), objects.size_bytes()) == 0;
+  if (!same || last.departures != channel_departures()) {
     last.channels.clear();
     last.objects.clear();
     for (PyObject* object : objects) last.channels.push_back(&channel_of_object(object));

@@ -1,9 +1,7 @@
 // One suite for every kind of channel: what goes in at one end comes out at the other, bit for bit, whatever carries
 // it.
 #include <doctest/doctest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -12,27 +10,15 @@
 #include <thread>
 
 #include "miniray/miniray.hpp"
+#include "tests/tcp_ends.hpp"
 #include "tests/value_generator.hpp"
 
 namespace miniray {
 namespace {
 
 std::pair<Channel, Channel> tcp_pair(const ChannelOptions& options) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* at = reinterpret_cast<sockaddr*>(&address);
-  REQUIRE(bind(listener, at, size) == 0);
-  REQUIRE(listen(listener, 1) == 0);
-  REQUIRE(getsockname(listener, at, &size) == 0);
-  const int here = socket(AF_INET, SOCK_STREAM, 0);
-  REQUIRE(connect(here, at, size) == 0);
-  const int there = accept(listener, nullptr, nullptr);
-  REQUIRE(there >= 0);
-  close(listener);
-  return {Channel(here, options), Channel(there, options)};
+  const std::pair<int, int> ends = tcp_ends();
+  return {Channel(ends.first, options), Channel(ends.second, options)};
 }
 
 struct Kind {
@@ -179,7 +165,8 @@ TEST_CASE("two ends that both send more than the sockets hold do not wait for ea
 TEST_CASE("a time-out in the middle of a message loses nothing") {
   const auto check_channel = [](Channel& here, Channel& there) {
     CHECK_THROWS_AS((void)there.recv({.timeout_s = 0.01}), TimeoutError);
-    std::string text(40'000'000, 'x');  // in the body, and more than any socket buffer holds
+    std::string text;
+    text.resize(40'000'000, 'x');  // in the body, and more than any socket buffer holds
     const Value value(text);
     Message message = encode(value, here.codec());
     while (!here.send_some(message)) {  // the first part only
@@ -336,16 +323,16 @@ TEST_CASE("an interrupt may end a wait, and the channel goes on") {
 }
 
 TEST_CASE("two threads in one channel are refused") {
-  auto [here, there] = Channel::pair();
-  std::thread blocked([&here = here] { (void)here.recv(); });
-  const auto try_often = [&here = here] {
+  std::pair<Channel, Channel> ends = Channel::pair();
+  std::thread blocked([&] { (void)ends.first.recv(); });
+  const auto try_often = [&] {
     for (;;) {
-      (void)here.try_receive();
+      (void)ends.first.try_receive();
       std::this_thread::yield();
     }
   };
   CHECK_THROWS_WITH_AS(try_often(), doctest::Contains("in use by another thread"), UsageError);
-  there.send(Value());
+  ends.second.send(Value());
   blocked.join();
 }
 

@@ -28,6 +28,10 @@ inline constexpr std::uint64_t inbox_bytes_max = 4 * gib;
 // One read from a socket brings at most this much that has no final place yet.
 inline constexpr std::size_t staging_bytes = 64 * kib;
 
+// Memory of large received buffers that a channel keeps for the next ones.
+inline constexpr std::size_t recycled_buffer_bytes_min = 256 * kib;
+inline constexpr std::size_t recycled_bytes_max = 256 * mib;
+
 // Shared memory, for each direction of a channel.
 inline constexpr std::uint64_t shared_buffer_bytes_min = 64 * kib;
 inline constexpr std::uint64_t shared_memory_bytes_max = 512 * mib;

@@ -34,7 +34,7 @@ struct WorkerOptions {
   std::function<void(const std::string&)> on_warning = {};
 
   // For language bindings.
-  std::function<void()> on_interrupt = {};  ///< see ChannelOptions
+  std::function<void()> on_interrupt = {};            ///< see ChannelOptions
   std::function<void()> limit_threads_in_child = {};  ///< there were OpenMP threads, which the child has not
   std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
   bool warn_of_threads = true;

@@ -11,15 +11,15 @@
 namespace miniray {
 namespace {
 
+std::atomic<std::uint64_t> departures = 0;
+
+}  // namespace
+
 int spin_budget_us(const std::optional<int>& asked) {
   if (asked) return *asked;
   if (const char* setting = std::getenv("MINIRAY_SPIN_US")) return std::max(0, std::atoi(setting));
   return system::usable_cpus() > 1 ? limits::spin_us : 0;
 }
-
-std::atomic<std::uint64_t> departures = 0;
-
-}  // namespace
 
 std::uint64_t channel_departures() { return departures.load(std::memory_order_relaxed); }
 
@@ -48,7 +48,8 @@ Channel::State::State(Fd connected, ChannelOptions given)
       reader_(options.message_bytes_max),
       spin_(spin_budget_us(options.spin_us)) {
   if (!is_local_) system::set_no_delay(socket.get());
-  if (options.peer_is_gone || options.on_interrupt) system::set_receive_timeout_ms(socket.get(), limits::wait_slice_ms);
+  // Only who has something to look for wakes up for it: thousands of idle workers had better sleep.
+  if (options.peer_is_gone) system::set_receive_timeout_ms(socket.get(), limits::wait_slice_ms);
   (void)tracing();  // the trace file is opened here, where failure can be reported
 }
 

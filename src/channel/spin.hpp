@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.hpp"
 #include "base/system.hpp"
 
 namespace miniray {
+
+/// What was asked for; else MINIRAY_SPIN_US; else the limit, where there is a second core to spin on.
+int spin_budget_us(const std::optional<int>& asked);
 
 class Spin {
  public:

@@ -1,4 +1,6 @@
+// wait_any: one epoll set for each thread, remembered between calls, and a list of channels with messages in the inbox.
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.hpp"
 #include "channel/wait_set.hpp"
@@ -33,7 +35,9 @@ void WaitSet::forget(Channel::State& channel) {
 }
 
 void WaitSet::watch(std::span<Channel* const> channels) {
-  if (!changed_ && std::ranges::equal(channels, watched_)) return;
+  const bool same =
+      channels.size() == watched_.size() && std::memcmp(channels.data(), watched_.data(), channels.size_bytes()) == 0;
+  if (same && !changed_) return;
   ++stamp_;
   for (std::size_t i = 0; i < channels.size(); ++i) {
     Channel::State& channel = *channels[i]->state_;
@@ -67,8 +71,11 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
     });
     for (Channel::State* channel : with_messages_) ready.push_back(channel->wait.position);
     readable.clear();
-    const bool look_only = !ready.empty();
-    const bool quiet = !epoll_.wait(readable, look_only ? 0 : deadline.poll_ms(limits::wait_slice_ms));
+    const auto look = [&] { return epoll_.wait(readable, 0) && !readable.empty(); };
+    if (!look() && ready.empty() && !deadline.passed() && !spin_.until(look)) {
+      if (!epoll_.wait(readable, deadline.poll_ms(limits::wait_slice_ms)) || readable.empty()) look_around();
+      spin_.woke();
+    }
     for (void* tag : readable) collect(*static_cast<Channel::State*>(tag), ready);
     if (!ready.empty()) {
       std::ranges::sort(ready);
@@ -77,13 +84,15 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
       return ready;
     }
     if (deadline.passed()) return ready;
-    if (quiet || readable.empty()) {
-      for (Channel::State* member : members_) {  // a signal, or a slice is over
-        if (!member->options.on_interrupt) continue;
-        member->options.on_interrupt();
-        break;
-      }
-    }
+  }
+}
+
+// A signal came, or a slice is over and one may have slipped by.
+void WaitSet::look_around() {
+  for (Channel::State* member : members_) {
+    if (!member->options.on_interrupt) continue;
+    member->options.on_interrupt();
+    return;
   }
 }
 

@@ -30,9 +30,11 @@ class WaitSet {
 
  private:
   void add(Channel::State& channel);
+  void look_around();
   void collect(Channel::State& channel, std::vector<std::size_t>& ready);
 
   system::Epoll epoll_;
+  Spin spin_{spin_budget_us({})};
   std::vector<Channel*> watched_;  // as given, to see that nothing changed
   bool changed_ = false;           // somebody left since
   std::vector<Channel::State*> members_;

@@ -149,7 +149,7 @@ bool FrameReader::read_buffers() {
     const BufferEntry& entry = frame_.entries[buffer_];
     Buffer& buffer = frame_.buffers[buffer_];
     if (entry.place != BufferEntry::in_stream) continue;
-    if (buffer.data == nullptr) buffer = Buffer::allocate(entry.bytes);
+    if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);
     filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
     if (filled_ < entry.bytes) return false;
   }

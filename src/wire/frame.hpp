@@ -13,6 +13,7 @@
 
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
+#include "wire/buffer_recycler.hpp"
 
 namespace miniray {
 
@@ -93,6 +94,7 @@ class FrameReader {
   std::size_t staged_begin_ = 0, staged_end_ = 0;
   State state_ = State::head;
   Frame frame_;
+  BufferRecycler recycler_;
   std::size_t buffer_ = 0;    // which buffer is being filled
   std::uint64_t filled_ = 0;  // of the body or of that buffer
   std::uint64_t received_ = 0, announced_ = 0;

@@ -1,0 +1,102 @@
+#include "wire/frame.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+void feed(FrameReader& reader, std::string_view bytes, std::size_t piece) {
+  while (!bytes.empty()) {
+    const std::span<std::byte> room = reader.room();
+    const std::size_t size = std::min<std::size_t>({room.size(), piece, bytes.size()});
+    std::memcpy(room.data(), bytes.data(), size);
+    reader.commit(size);
+    bytes.remove_prefix(size);
+  }
+}
+
+std::string frame(const FrameHead& head, std::span<const BufferEntry> entries, const std::string& rest) {
+  std::string bytes;
+  append_frame_prefix(bytes, head, entries);
+  return bytes + rest;
+}
+
+}  // namespace
+
+TEST_CASE("a frame's bytes are those of docs/wire_format.md") {
+  FrameHead head;
+  head.codec = Codec::json;
+  head.buffer_count = 1;
+  head.body_bytes = 4;
+  const BufferEntry entry{2, BufferEntry::in_stream};
+  const std::string expected(
+      "MR\x00\x01\x01\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00"
+      "\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+      "nullxy",
+      38);
+  CHECK(frame(head, {&entry, 1}, "nullxy") == expected);
+}
+
+TEST_CASE("frames are made of pieces of any size") {
+  FrameHead head;
+  head.buffer_count = 2;
+  head.body_bytes = 200'000;
+  const BufferEntry entries[] = {{300'000, BufferEntry::in_stream}, {0, BufferEntry::in_stream}};
+  const std::string one = frame(head, entries, std::string(200'000, 'b') + std::string(300'000, 'x'));
+  for (const std::size_t piece : {1UL, 7UL, 4096UL, 65'536UL, 1'000'000UL}) {
+    FrameReader reader;
+    feed(reader, one + one + one.substr(0, 1000), piece);
+    for (int i = 0; i < 2; ++i) {
+      REQUIRE(reader.has_frame());
+      const Frame made = reader.take_frame();
+      CHECK(made.body == std::string(200'000, 'b'));
+      REQUIRE(made.buffers.size() == 2);
+      CHECK(std::memcmp(made.buffers[0].data, std::string(300'000, 'x').data(), 300'000) == 0);
+      CHECK(made.buffers[1].size == 0);
+    }
+    CHECK_FALSE(reader.has_frame());
+    CHECK(reader.pending_bytes() == 1000);
+    CHECK(reader.announced_bytes() == 500'000);
+  }
+}
+
+TEST_CASE("what is not a frame is refused, and what is too large before memory is taken for it") {
+  const auto refused = [](std::string_view bytes) {
+    FrameReader reader;
+    feed(reader, bytes, bytes.size());
+  };
+  CHECK_THROWS_AS(refused("GET / HTTP/1.1\r\n\r\n"), ProtocolError);
+  FrameHead head;
+  head.body_bytes = limits::body_bytes_max + 1;
+  CHECK_THROWS_WITH_AS(refused(frame(head, {}, "")),
+                       "a frame says its body has 1073741825 bytes; the limit is 1073741824", MessageTooLarge);
+  head = {};
+  head.buffer_count = limits::buffers_max + 1;
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
+  CHECK_THROWS_AS(refused(bytes), MessageTooLarge);
+  head.buffer_count = 2;
+  const BufferEntry entries[] = {{UINT64_MAX, 0}, {UINT64_MAX, 0}};
+  CHECK_THROWS_AS(refused(frame(head, entries, "")), MessageTooLarge);
+  head = {};
+  head.kind = static_cast<FrameKind>(9);
+  CHECK_THROWS_AS(refused(frame(head, {}, "")), ProtocolError);
+}
+
+TEST_CASE("a frame above the threshold is held back until it is raised") {
+  FrameHead head;
+  head.body_bytes = 5000;
+  FrameReader reader;
+  reader.set_hold_above(100);
+  feed(reader, frame(head, {}, std::string(5000, 'b')), 1'000'000);
+  CHECK(reader.holds_back());
+  CHECK_FALSE(reader.has_frame());
+  reader.set_hold_above(UINT64_MAX);
+  CHECK(reader.has_frame());
+}
+
+}  // namespace miniray
