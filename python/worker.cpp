@@ -27,7 +27,7 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
   options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
   options.on_warning = [](const std::string& text) {
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 3) != 0) throw nb::python_error();
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 2) != 0) throw nb::python_error();
   };
   return options;
 }
