@@ -1,2 +1,45 @@
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+// Runs the tests, then counts what they left: descriptors, child processes, shared memory.
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace {
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator folder("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(folder), end(folder)));
+}
+
+bool has_children() { return waitpid(-1, nullptr, WNOHANG) >= 0 || errno != ECHILD; }
+
+std::size_t shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:miniray") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t descriptors_before = open_descriptors();
+  doctest::Context context(argc, argv);
+  const int result = context.run();
+  if (context.shouldExit()) return result;
+  const std::size_t epoll_of_wait_any = 1;  // one for each thread that waited, kept for the next time
+  const std::size_t descriptors = open_descriptors();
+  if (descriptors > descriptors_before + epoll_of_wait_any || has_children() || shared_mappings() > 0) {
+    std::printf("the tests left %zu descriptors (%zu before), %zu shared mappings, children: %s\n", descriptors,
+                descriptors_before, shared_mappings(), has_children() ? "yes" : "no");
+    return 1;
+  }
+  return result;
+}

@@ -22,13 +22,18 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): not every 
 namespace miniray {
 namespace {
 
-[[noreturn]] void run_child(const ForkHooks& hooks, const std::function<int()>& child_main) {
+[[noreturn]] void run_child(const ForkHooks& hooks, const std::function<int()>& child_main) noexcept {
   if (hooks.after_in_child) hooks.after_in_child();
   setpgid(0, 0);
   // A background group may print to its terminal, and is refused input instead of being stopped.
   signal(SIGTTOU, SIG_IGN);
   signal(SIGTTIN, SIG_IGN);
-  const int code = child_main();
+  int code = EXIT_FAILURE;
+  try {
+    code = child_main();
+  } catch (const std::exception& error) {  // it must not reach the parent's code, of which this is a copy
+    std::fprintf(stderr, "miniray: process %d could not start: %s\n", getpid(), error.what());
+  }
   std::cout.flush();
   std::fflush(nullptr);
   _exit(code);

@@ -110,7 +110,7 @@ Message Channel::State::take_front() {
   inbox_.pop_front();
   inbox_bytes_ -= message.size();
   received.add(message);
-  if (tracing()) trace(Direction::received, options.peer, message);
+  if (tracing()) trace(Direction::received, options.peer, message, trace_time());
   return message;
 }
 

@@ -169,6 +169,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   check_sendable(message, options.message_bytes_max);
   const InUse use(*this);
   if (!socket.valid()) fail_ended("send");
+  const timespec begun = tracing() ? trace_time() : timespec{};
   flush_outbox(patience);
 
   Placement placement = place_buffers(message);
@@ -203,7 +204,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
       for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
   }
   sent.add(message);
-  if (tracing()) trace(Direction::sent, options.peer, message);
+  if (tracing()) trace(Direction::sent, options.peer, message, begun);
   return finished;
 }
 

@@ -31,9 +31,13 @@ int trace_descriptor() {
 
 bool tracing() { return trace_descriptor() >= 0; }
 
-void trace(Direction direction, const std::string& peer, const Message& message) {
+timespec trace_time() {
   timespec time{};
   clock_gettime(CLOCK_REALTIME, &time);
+  return time;
+}
+
+void trace(Direction direction, const std::string& peer, const Message& message, const timespec& time) {
   char head[96];
   std::snprintf(head, sizeof(head), R"({"time": %lld.%06ld, "pid": %d, "direction": "%s", "peer": )",
                 static_cast<long long>(time.tv_sec), time.tv_nsec / 1000, getpid(),

@@ -1,6 +1,7 @@
 // wait_any: one epoll set for each thread, remembered between calls, and a list of channels with messages in the inbox.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "base/check.hpp"
 #include "channel/wait_set.hpp"
@@ -26,8 +27,10 @@ void WaitSet::note_message(Channel::State& channel) {
   with_messages_.push_back(&channel);
 }
 
+bool WaitSet::is_ours() const { return generation_ == process_generation(); }
+
 void WaitSet::forget(Channel::State& channel) {
-  if (channel.socket.valid()) epoll_.remove(channel.socket.get());
+  if (channel.socket.valid() && is_ours()) epoll_.remove(channel.socket.get());
   std::erase(members_, &channel);
   std::erase(with_messages_, &channel);
   channel.wait = {};
@@ -98,9 +101,11 @@ void WaitSet::look_around() {
 
 std::vector<std::size_t> wait_any(std::span<Channel* const> channels, std::optional<double> timeout_s) {
   if (channels.empty()) throw UsageError("wait_any was given nothing to wait for");
-  thread_local WaitSet set;  // remembered between calls: most programs wait for the same channels again and again
-  set.watch(channels);
-  return set.wait(Deadline::in_seconds(timeout_s));
+  // Remembered between calls: most programs wait for the same channels again and again. A child starts anew.
+  thread_local std::unique_ptr<WaitSet> set;
+  if (!set || !set->is_ours()) set = std::make_unique<WaitSet>();
+  set->watch(channels);
+  return set->wait(Deadline::in_seconds(timeout_s));
 }
 
 }  // namespace miniray

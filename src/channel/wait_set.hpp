@@ -24,6 +24,9 @@ class WaitSet {
   /// Positions in the last watch(), in order; none when the deadline has passed.
   std::vector<std::size_t> wait(const Deadline& deadline);
 
+  /// Whether this process made it, and did not inherit it from its parent.
+  [[nodiscard]] bool is_ours() const;
+
   // From the channels:
   void note_message(Channel::State& channel);
   void forget(Channel::State& channel);
@@ -40,6 +43,7 @@ class WaitSet {
   std::vector<Channel::State*> members_;
   std::vector<Channel::State*> with_messages_;
   std::uint64_t stamp_ = 0;
+  std::uint64_t generation_ = process_generation();
 };
 
 }  // namespace miniray

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -242,6 +243,28 @@ TEST_CASE("wait_any returns what is ready, in order") {
   workers.erase(workers.begin());
   workers[0].send("moved");
   CHECK(wait_any(workers) == std::vector<std::size_t>{0});
+}
+
+TEST_CASE("a worker may wait for workers of its own, after its coordinator has done the same") {
+  Worker sibling(echo);
+  sibling.send(1);
+  std::array<Worker*, 1> siblings{&sibling};
+  CHECK(wait_any(siblings).size() == 1);
+  Worker middle([](Handle& handle) {
+    std::vector<Worker> inner;
+    for (int i = 0; i < 3; ++i) inner.emplace_back(echo);
+    for (int i = 0; i < 3; ++i) inner[static_cast<std::size_t>(i)].send(i);
+    std::int64_t sum = 0;
+    for (int left = 3; left > 0;) {
+      for (const std::size_t ready : wait_any(inner)) {
+        sum += inner[ready].recv().integer();
+        --left;
+      }
+    }
+    handle.send(sum);
+  });
+  CHECK(middle.recv() == Value(3));
+  CHECK(sibling.recv() == Value(1));
 }
 
 TEST_CASE("killed at a random moment while messages fly: never a hang, always a WorkerDied") {
