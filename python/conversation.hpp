@@ -34,6 +34,17 @@ bool send_some(T& self, nb::handle message) {
   return talker(self).send_some(encoded.message());
 }
 
+// An exception from a signal handler may come while the message is made into objects: it is then the next again.
+template <class T>
+nb::object decode_or_put_back(T& self, Message message) {
+  try {
+    return decode_object(message);
+  } catch (const nb::python_error&) {
+    channel_of(self).put_back(std::move(message));
+    throw;
+  }
+}
+
 template <class T>
 nb::object recv(T& self, std::optional<std::uint64_t> max_size, std::optional<double> timeout) {
   std::optional<Message> message;
@@ -41,14 +52,14 @@ nb::object recv(T& self, std::optional<std::uint64_t> max_size, std::optional<do
     const nb::gil_scoped_release released;
     message = talker(self).receive({max_size, timeout});
   }
-  return decode_object(*message);
+  return decode_or_put_back(self, std::move(*message));
 }
 
 template <class T>
 nb::tuple recv_some(T& self, std::optional<std::uint64_t> max_size) {
-  const std::optional<Message> message = talker(self).try_receive(max_size);
+  std::optional<Message> message = talker(self).try_receive(max_size);
   if (!message) return nb::make_tuple(false, nb::none());
-  return nb::make_tuple(true, decode_object(*message));
+  return nb::make_tuple(true, decode_or_put_back(self, std::move(*message)));
 }
 
 template <class T>
@@ -103,6 +114,7 @@ void bind_conversation(nb::class_<T>& type) {
       .def("_send_some", send_some<T>, "message"_a.none())
       .def("_recv_some", recv_some<T>, "max_size"_a.none(),
            nb::sig("def _recv_some(self, max_size: int | None) -> tuple[bool, typing.Any]"))
+      .def("_has_unsent", [](T& self) { return channel_of(self).has_unsent(); })
       .def("_flush_some", [](T& self) { return talker(self).flush_some(); })
       .def("_pump", [](T& self) { channel_of(self).pump(); });
 }

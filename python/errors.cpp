@@ -7,7 +7,13 @@
 namespace miniray::python {
 namespace {
 
-void raise(const nb::object& type, const Error& error) { PyErr_SetString(type.ptr(), error.what()); }
+// What a peer sent may be quoted in a text, and need not be UTF-8.
+void raise(const nb::object& type, const Error& error) {
+  const std::string_view text = error.what();
+  const nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  PyErr_SetObject(type.ptr(), message.ptr());
+}
 
 void raise_package_error(const char* name, const Error& error) { raise(attribute("miniray.errors", name), error); }
 

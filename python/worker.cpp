@@ -47,8 +47,11 @@ Channel& channel_of_object(nb::handle object) {
 }
 
 nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
-  nb::object sequence = nb::steal(PySequence_Fast(workers.ptr(), "wait_any takes a list of workers"));
+  // A copy, which nobody can change while this waits without the GIL.
+  const nb::object sequence = nb::steal(PySequence_Tuple(workers.ptr()));
   if (!sequence.is_valid()) throw nb::python_error();
+  thread_local bool waiting = false;
+  if (waiting) throw UsageError("wait_any is waiting already in this thread; a signal handler cannot call it too");
   const std::span<PyObject*> objects(PySequence_Fast_ITEMS(sequence.ptr()),
                                      static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())));
   thread_local LastWait last;
@@ -63,6 +66,10 @@ nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
   }
   std::vector<std::size_t> ready;
   {
+    struct Mark {
+      Mark() { waiting = true; }
+      ~Mark() { waiting = false; }
+    } const mark;
     const nb::gil_scoped_release released;
     ready = wait_any(std::span<Channel* const>(last.channels), timeout);
   }

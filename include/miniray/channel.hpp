@@ -60,8 +60,16 @@ class Channel {
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   /// Never waits; nothing if no whole message is there.
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
+  /// Undoes a receive: the message is the next again. For a receiver that was interrupted before it could use it.
+  void put_back(Message message);
   /// Reads everything that has arrived into the inbox, as far as it has room.
   void pump();
+  /// Whether an earlier call had to keep something that flush_some() should write.
+  [[nodiscard]] bool has_unsent() const;
+  /// Whether the inbox holds all that it may, so that pump() reads no more.
+  [[nodiscard]] bool inbox_is_full() const;
+  /// Drops what was received and whatever comes: the owner only has something left to say.
+  void discard_received();
   /// The newest message that was not taken yet, if there is one.
   [[nodiscard]] const Message* newest() const;
   /// The peer will send no more than what is in the inbox.
@@ -79,9 +87,10 @@ class Channel {
   /// The last messages each way, abridged, a line each.
   [[nodiscard]] std::string recent_messages() const;
 
+  class State;  // the inside, for the library's own files
+
  private:
   friend class WaitSet;
-  class State;
   std::unique_ptr<State> state_;
 };
 

@@ -47,6 +47,10 @@ class Value {
   Value(double real) : data_(real) {}
   Value(float real) : data_(static_cast<double>(real)) {}
   Value(const char* string) : data_(std::string(string)) {}
+  /// A pointer would otherwise be taken for a bool.
+  template <class T>
+    requires(!std::same_as<std::remove_cv_t<T>, char>)
+  Value(T* pointer) = delete;
   Value(std::string_view string) : data_(std::string(string)) {}
   Value(std::string string) : data_(std::move(string)) {}
   Value(Bytes bytes) : data_(std::move(bytes)) {}

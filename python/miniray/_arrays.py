@@ -44,6 +44,8 @@ def describe(thing: Any) -> tuple[str, Any, Any] | None:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(thing, numpy.ndarray):
         return _describe_ndarray(numpy, thing)
+    if numpy is not None and isinstance(thing, (numpy.datetime64, numpy.timedelta64)):
+        return "refuse", f"a numpy.{type(thing).__name__}", "convert it to a number or a str"
     if numpy is not None and isinstance(thing, numpy.generic):
         plain = thing.item()
         if isinstance(plain, (int, float, str, bytes)) and not isinstance(plain, numpy.generic):

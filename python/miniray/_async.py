@@ -18,7 +18,11 @@ async def _recv(conversation: Any, max_size: int | None) -> Any:
             arrived, message = conversation._recv_some(max_size)
             if arrived:
                 return message
-            await _ready(conversation.fileno(), read=True)
+            descriptor = os.dup(conversation.fileno())  # a close() elsewhere wakes us, and nobody gets our number
+            try:
+                await _ready(descriptor, read=True, write=conversation._has_unsent())
+            finally:
+                os.close(descriptor)
 
 
 async def send(conversation: Any, message: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import runpy
 import subprocess
@@ -15,6 +16,8 @@ from miniray import _core
 
 _MAIN = "__miniray_main__"  # what the coordinator's script is called here, so that its main part does not run
 
+_importing_main = False  # in a spawned worker, while the coordinator's script is imported
+
 
 def command() -> list[str]:
     package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,25 +27,39 @@ def command() -> list[str]:
 
 def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
     """How the other interpreter finds the function."""
+    if _importing_main:
+        raise RuntimeError(
+            "this script starts workers while a spawned worker imports it; put what starts them under "
+            'if __name__ == "__main__":'
+        )
     module, qualname = getattr(work_fn, "__module__", None), getattr(work_fn, "__qualname__", None)
-    if module is None or qualname is None or "<" in qualname:
+    if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not work_fn:
         raise TypeError(
             f"cannot spawn a worker for {work_fn!r}: a fresh interpreter has to import it, so it must be a function "
             'at the top level of a module. Move it there, or use start="fork"'
         )
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None) if module == "__main__" else None
-    if module == "__main__" and path is None:
+    is_main = module in ("__main__", _MAIN)
+    main = sys.modules["__main__"]
+    name = main.__spec__.name if is_main and main.__spec__ is not None else None
+    path = getattr(main, "__file__", None) if is_main and name is None else None
+    if is_main and name is None and path is None:
         raise TypeError(
             f"cannot spawn a worker for {qualname}: it was typed into an interactive session, which a fresh "
             'interpreter cannot import. Put it into a file, or use start="fork"'
         )
     return {
-        "module": module,
+        "module": None if is_main else module,
         "qualname": qualname,
-        "main": os.path.abspath(path) if path else None,
-        "sys_path": [entry or os.getcwd() for entry in sys.path],
+        "main_module": name,
+        "main_path": os.path.abspath(path) if path else None,
+        "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
     }
+
+
+def _look_up(found: Any, qualname: str) -> Any:
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def main() -> None:
@@ -56,12 +73,30 @@ def _work(handle: _core.Handle) -> None:
 
 
 def _find(specification: dict[str, Any]) -> Any:
-    if specification["main"] is None:
+    qualname = specification["qualname"]
+    if specification["module"] is not None:
         found: Any = importlib.import_module(specification["module"])
     else:
-        found = types.ModuleType(_MAIN)
-        sys.modules["__main__"] = sys.modules[_MAIN] = found
-        found.__dict__.update(runpy.run_path(specification["main"], run_name=_MAIN))
-    for part in specification["qualname"].split("."):
-        found = getattr(found, part)
-    return found
+        found = _import_main(specification)
+    work_fn = _look_up(found, qualname)
+    if work_fn is None:
+        where = f"{qualname} is not there when {found} is imported"
+        raise AttributeError(f'{where}; is it under if __name__ == "__main__":?')
+    return work_fn
+
+
+def _import_main(specification: dict[str, Any]) -> types.ModuleType:
+    """The coordinator's script, under another name, so that its main part does not run."""
+    main = types.ModuleType(_MAIN)
+    global _importing_main
+    _importing_main = True
+    sys.modules["__main__"] = sys.modules[_MAIN] = main
+    if specification["main_module"] is not None:
+        contents = runpy.run_module(specification["main_module"], run_name=_MAIN)
+        main.__spec__ = importlib.util.find_spec(specification["main_module"])
+    else:
+        contents = runpy.run_path(specification["main_path"], run_name=_MAIN)
+        main.__file__ = specification["main_path"]
+    main.__dict__.update({name: value for name, value in contents.items() if name not in ("__spec__", "__file__")})
+    _importing_main = False
+    return main

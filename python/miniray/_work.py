@@ -27,6 +27,7 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
     except BaseException as error:  # KeyboardInterrupt too: whatever ended the work is told to the coordinator
         return _raised(error)
     finally:
+        _join_threads()
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -39,6 +40,16 @@ def limit_threads() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+def _join_threads() -> None:
+    """As at the end of any program: threads that are not daemons finish first."""
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def _exit_code(code: object) -> int:
@@ -54,8 +65,12 @@ def _raised(error: BaseException) -> tuple[str, str, str]:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     below = error.__traceback__.tb_next if error.__traceback__ else None  # without this file's frame
+    try:
+        message = str(error)
+    except Exception as unprintable:
+        message = f"(its text cannot be had: {unprintable!r})"
     text = "".join(traceback.format_exception(kind, error, below))
-    return name, _safe(str(error)), _safe(text)
+    return name, _safe(message), _safe(text)
 
 
 def _safe(text: str) -> str:

@@ -107,7 +107,13 @@ def _close_all() -> None:
 
     workers = [worker for worker in _live if worker.is_alive()]
     for worker in workers:
-        worker._end()
+        try:
+            worker._end()
+        except RuntimeError:
+            pass  # a daemon thread is still talking to it; the end of this process ends it
     deadline = time.monotonic() + _core.limits.close_grace_ms / 1000
     for worker in workers:
-        worker.close(max(0.0, deadline - time.monotonic()))
+        try:
+            worker.close(max(0.0, deadline - time.monotonic()))
+        except RuntimeError:
+            pass  # the same

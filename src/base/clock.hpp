@@ -4,8 +4,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
+
+#include "miniray/error.hpp"
 
 namespace miniray {
 
@@ -22,6 +25,7 @@ class Deadline {
   static Deadline in_ms(std::int64_t ms) { return Deadline(now_ns() + ms * 1'000'000); }
   static Deadline in_seconds(std::optional<double> seconds) {
     if (!seconds) return never();
+    if (std::isnan(*seconds)) throw UsageError("a time-out is a number of seconds, not NaN");
     constexpr double century_s = 3.2e9;  // longer than anyone waits, and far from the clock's end
     return Deadline(now_ns() + static_cast<std::int64_t>(std::clamp(*seconds, 0.0, century_s) * 1e9));
   }

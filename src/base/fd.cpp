@@ -19,7 +19,6 @@ struct Registry {
   std::mutex mutex;
   std::vector<bool> is_private;  // by descriptor number
   std::atomic<std::uint64_t> generation{0};
-  std::atomic<std::uint64_t> forks{0};
 };
 
 void close_private_descriptors();
@@ -27,12 +26,7 @@ void close_private_descriptors();
 Registry& registry() {
   static Registry* const instance = [] {
     auto* made = new Registry;
-    pthread_atfork(
-        [] {
-          registry().mutex.lock();
-          ++registry().forks;
-        },
-        [] { registry().mutex.unlock(); }, close_private_descriptors);
+    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); }, close_private_descriptors);
     return made;
   }();
   return *instance;
@@ -94,7 +88,6 @@ void Fd::reset() {
 }
 
 std::uint64_t process_generation() { return registry().generation; }
-std::uint64_t fork_count() { return registry().forks; }
 
 KeepAcrossFork::KeepAcrossFork(std::span<const int> numbers) { kept_across_fork = numbers; }
 KeepAcrossFork::~KeepAcrossFork() { kept_across_fork = {}; }

@@ -31,9 +31,6 @@ class Fd {
 /// belongs to another process.
 std::uint64_t process_generation();
 
-/// How many forks this process has made or come from. Memory that a child may see was handed out before a fork.
-std::uint64_t fork_count();
-
 /// While it lives, a fork by this thread leaves these descriptors to the child.
 class KeepAcrossFork {
  public:

@@ -32,7 +32,7 @@ namespace {
   try {
     code = child_main();
   } catch (const std::exception& error) {  // it must not reach the parent's code, of which this is a copy
-    std::fprintf(stderr, "miniray: process %d could not start: %s\n", getpid(), error.what());
+    std::fprintf(stderr, "miniray: process %d ends: %s\n", getpid(), error.what());
   }
   std::cout.flush();
   std::fflush(nullptr);
@@ -99,6 +99,7 @@ void hold_lifeline(int lifeline) {
   const bool held = fcntl(lifeline, F_SETSIG, SIGKILL) == 0 && fcntl(lifeline, F_SETOWN, -getpgrp()) == 0 &&
                     fcntl(lifeline, F_SETFL, fcntl(lifeline, F_GETFL) | O_ASYNC) == 0;
   if (!held) throw SystemError("tie a process to its parent", errno);
+  fcntl(lifeline, F_SETFD, 0);  // a worker that becomes another program is held all the same
   pollfd hung_up{lifeline, 0, 0};
   if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // the parent was gone before we listened
 }
@@ -123,7 +124,9 @@ int ChildProcess::pidfd() {
 const ExitStatus& ChildProcess::reap() {
   if (status_) return *status_;
   MINIRAY_CHECK(pid_ > 0, pid_);
-  signal_group(SIGKILL);  // before the reaping: a zombie's number cannot belong to anybody else
+  // Before the reaping: a zombie's number cannot belong to anybody else.
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0) signal_group(SIGKILL);
   int raw = 0;
   rusage usage{};
   pid_t reaped = -1;
@@ -140,8 +143,8 @@ const ExitStatus& ChildProcess::reap() {
   return *status_;
 }
 
-void ChildProcess::signal(int number) const {
-  if (pid_ > 0 && !status_) kill(pid_, number);
+bool ChildProcess::signal(int number) const {
+  return pid_ <= 0 || status_ || kill(pid_, number) == 0 || errno != EINVAL;
 }
 
 void ChildProcess::signal_group(int number) const {

@@ -51,8 +51,8 @@ class ChildProcess {
   int pidfd();
   /// Kills what is left of its process group, then reaps it. It must have ended.
   const ExitStatus& reap();
-  /// To the process, or to its whole group.
-  void signal(int number) const;
+  /// To the process, or to its whole group. False if there is no such signal.
+  bool signal(int number) const;
   void signal_group(int number) const;
 
  private:

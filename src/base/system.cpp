@@ -97,6 +97,8 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
     message.msg_controllen = control.size();
     result = recvmsg(socket, &message, flags);
     if (result >= 0 && message.msg_controllen > 0) take_descriptors(message, *descriptors);
+    if (result >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+      throw SystemError("take shared memory from the peer (raise the limit on open files, `ulimit -n`)", EMFILE);
   }
   const Transfer transfer = transfer_outcome(result);
   if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("receive from a socket", errno);
@@ -120,6 +122,8 @@ void set_receive_timeout_ms(int socket, int timeout_ms) {
   const timeval timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000L};
   require(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), "set a socket's time-out");
 }
+
+void shut_down(int socket) { shutdown(socket, SHUT_RDWR); }
 
 void set_no_delay(int socket) {
   const int on = 1;
@@ -171,6 +175,16 @@ Mapping::Mapping(int descriptor, std::size_t bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   if (at == MAP_FAILED) throw SystemError("map shared memory", errno);
   bytes_ = {static_cast<std::byte*>(at), bytes};
+}
+
+bool Mapping::make_private() {
+  void* copy = mmap(nullptr, bytes_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return false;
+  std::memcpy(copy, bytes_.data(), bytes_.size());
+  if (mremap(copy, bytes_.size(), bytes_.size(), MREMAP_MAYMOVE | MREMAP_FIXED, bytes_.data()) != MAP_FAILED)
+    return true;
+  munmap(copy, bytes_.size());
+  return false;
 }
 
 Mapping::~Mapping() { munmap(bytes_.data(), bytes_.size()); }

@@ -31,6 +31,8 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
 Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors);
 
 void set_receive_timeout_ms(int socket, int timeout_ms);
+/// Both ways; whoever waits for the socket wakes, here and at the other end.
+void shut_down(int socket);
 void set_no_delay(int socket);
 bool is_unix_socket(int socket);
 
@@ -60,6 +62,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  /// Puts a copy in its place, at the same address, that is shared with nobody. False if there is no memory for it.
+  bool make_private();
 
  private:
   std::span<std::byte> bytes_;

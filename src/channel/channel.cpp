@@ -8,8 +8,17 @@
 
 namespace miniray {
 
+namespace {
+
+Fd checked(int socket) {
+  if (socket < 0) throw UsageError("a channel needs a connected socket, not the descriptor " + std::to_string(socket));
+  return Fd(socket);
+}
+
+}  // namespace
+
 Channel::Channel(int socket, ChannelOptions options)
-    : state_(std::make_unique<State>(Fd(socket), std::move(options))) {}
+    : state_(std::make_unique<State>(checked(socket), std::move(options))) {}
 Channel::Channel(Channel&&) noexcept = default;
 Channel& Channel::operator=(Channel&&) noexcept = default;
 Channel::~Channel() = default;
@@ -28,6 +37,10 @@ std::optional<Message> Channel::try_receive(std::optional<std::uint64_t> max_siz
   return state_->receive({max_size, {}}, State::Patience::none);
 }
 
+bool Channel::has_unsent() const { return state_->has_unsent(); }
+bool Channel::inbox_is_full() const { return state_->inbox_is_full(); }
+void Channel::discard_received() { state_->discard_received(); }
+void Channel::put_back(Message message) { state_->put_back(std::move(message)); }
 void Channel::pump() { state_->pump(); }
 const Message* Channel::newest() const { return state_->newest(); }
 bool Channel::ended() const { return state_->ended(); }

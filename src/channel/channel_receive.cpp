@@ -2,6 +2,7 @@
 #include "base/check.hpp"
 #include "channel/channel_state.hpp"
 #include "channel/trace.hpp"
+#include "channel/wait_set.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -17,9 +18,26 @@ std::uint32_t slot_number(const Frame& frame) {
 
 }  // namespace
 
+// After what cannot be made sense of, nothing later can be trusted either.
+void Channel::State::give_up() {
+  if (wait.set != nullptr) wait.set.load()->forget(*this);
+  socket.reset();
+  reader_ = FrameReader(options.message_bytes_max);
+  ended_ = true;
+}
+
+system::Transfer Channel::State::read_once(system::Block block) {
+  try {
+    return system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
+  } catch (const SystemError&) {
+    give_up();
+    throw;
+  }
+}
+
 bool Channel::State::fill(system::Block block) {
-  const system::Transfer transfer =
-      system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
+  if (reader_.holds_back()) return false;
+  const system::Transfer transfer = read_once(block);
   switch (transfer.outcome) {
     case system::Transfer::Outcome::would_block:
       return false;
@@ -34,17 +52,21 @@ bool Channel::State::fill(system::Block block) {
   }
   try {
     reader_.commit(transfer.bytes);
-    absorb_frames();
-  } catch (...) {  // the stream cannot be followed any more
-    socket.reset();
-    ended_ = true;
+  } catch (...) {
+    give_up();
     throw;
   }
+  absorb_frames();
   return true;
 }
 
 void Channel::State::absorb_frames() {
-  while (reader_.has_frame()) absorb(reader_.take_frame());
+  try {
+    while (reader_.has_frame()) absorb(reader_.take_frame());
+  } catch (...) {
+    give_up();
+    throw;
+  }
 }
 
 void Channel::State::absorb(Frame frame) {
@@ -56,7 +78,8 @@ void Channel::State::absorb(Frame frame) {
   }
   if (frame.head.kind == FrameKind::unshare) return slots_in_.unshare(slot_number(frame));
 
-  Message& message = inbox_.emplace_back();
+  if (discards_) return;
+  Message message;
   message.kind = static_cast<Message::Kind>(frame.head.kind);
   message.codec = frame.head.codec;
   message.body = std::move(frame.body);
@@ -66,6 +89,21 @@ void Channel::State::absorb(Frame frame) {
     if (entry.place != BufferEntry::in_stream) message.buffers[i] = slots_in_.take(entry.place, entry.bytes);
   }
   inbox_bytes_ += message.size();
+  inbox_.push_back(std::move(message));
+}
+
+void Channel::State::put_back(Message message) {
+  const InUse use(*this);
+  inbox_bytes_ += message.size();
+  inbox_.push_front(std::move(message));
+}
+
+void Channel::State::discard_received() {
+  const InUse use(*this);
+  reader_.set_hold_above(UINT64_MAX);
+  discards_ = true;
+  inbox_.clear();
+  inbox_bytes_ = 0;
 }
 
 void Channel::State::wait_for_more(const Deadline& deadline) {

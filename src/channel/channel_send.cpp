@@ -82,12 +82,13 @@ void Channel::State::wait_for_room() {
     return;
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0 || ended_) return;
-  if (inbox_bytes_ + reader_.pending_bytes() < options.inbox_bytes_max) {
+  if (discards_ || inbox_bytes_ + reader_.pending_bytes() < options.inbox_bytes_max) {
     fill(system::Block::no);
     return;
   }
   if ((events & POLLOUT) != 0) return;
-  throw InboxFull("cannot send to " + options.peer + ": it has sent " + std::to_string(inbox_bytes_) +
+  throw InboxFull("cannot send to " + options.peer + ": it has sent " +
+                  std::to_string(inbox_bytes_ + reader_.pending_bytes()) +
                   " bytes that were not received here, which is all that the inbox may hold, and it takes no more "
                   "until they are. Call recv() between sends, or raise inbox_bytes_max");
 }
@@ -113,6 +114,8 @@ void Channel::State::keep_rest(const Outgoing& outgoing) {
 
 bool Channel::State::flush(Patience patience) {
   const InUse use(*this);
+  reader_.set_hold_above(UINT64_MAX);
+  absorb_frames();
   return flush_outbox(patience);
 }
 
@@ -169,6 +172,8 @@ bool Channel::State::send(const Message& message, Patience patience) {
   check_sendable(message, options.message_bytes_max);
   const InUse use(*this);
   if (!socket.valid()) fail_ended("send");
+  reader_.set_hold_above(UINT64_MAX);  // a send may have to read, whatever the last recv wanted
+  absorb_frames();
   const timespec begun = tracing() ? trace_time() : timespec{};
   flush_outbox(patience);
 

@@ -26,8 +26,8 @@ std::uint64_t channel_departures() { return departures.load(std::memory_order_re
 Channel::State::InUse::InUse(State& state) : state_(state) {
   if (state.generation_ != process_generation())
     throw UsageError("the channel to " + state.options.peer +
-                     " belongs to the process that made it, and this is a child of that; start workers of your own "
-                     "here, or send what is to be said through the handle");
+                     " belongs to the process that made it, and this is a child of that. A child starts workers of "
+                     "its own; a worker speaks through its handle");
   if (state.in_use_.exchange(true, std::memory_order_acquire))
     throw UsageError("the channel to " + state.options.peer +
                      " is in use by another thread (or by what a signal interrupted); give each thread its own, or "
@@ -35,7 +35,8 @@ Channel::State::InUse::InUse(State& state) : state_(state) {
 }
 
 Channel::State::InUse::~InUse() {
-  if (state_.wait.set != nullptr && state_.has_message()) state_.wait.set->note_message(state_);
+  WaitSet* const set = state_.wait.set;
+  if (set != nullptr && (state_.has_message() || state_.has_unsent())) set->note(state_);
   state_.in_use_.store(false, std::memory_order_release);
 }
 
@@ -55,13 +56,14 @@ Channel::State::State(Fd connected, ChannelOptions given)
 
 Channel::State::~State() {
   departures.fetch_add(1, std::memory_order_relaxed);
-  if (wait.set != nullptr) wait.set->forget(*this);
+  if (WaitSet* const set = wait.set) set->forget(*this);
 }
 
 void Channel::State::close() {
   if (generation_ == process_generation() && in_use_.load())
     throw UsageError("the channel to " + options.peer + " is in use by another thread");
-  if (wait.set != nullptr) wait.set->forget(*this);
+  if (generation_ == process_generation() && socket.valid()) system::shut_down(socket.get());  // wakes who waits
+  if (WaitSet* const set = wait.set) set->forget(*this);
   socket.reset();
   ended_ = true;
   slots_out_ = {};

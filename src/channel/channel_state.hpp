@@ -33,7 +33,11 @@ class Channel::State {
   std::optional<Message> receive(const ReceiveOptions& options, Patience patience);
   bool ready();
   void pump();
+  void put_back(Message message);
+  void discard_received();
   void close();
+  [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
+  [[nodiscard]] bool inbox_is_full() const { return inbox_bytes_ >= options.inbox_bytes_max; }
   [[nodiscard]] const Message* newest() const { return inbox_.empty() ? nullptr : &inbox_.back(); }
   [[nodiscard]] bool ended() const { return ended_; }
 
@@ -43,10 +47,10 @@ class Channel::State {
 
   // Where a wait_any keeps this channel. See wait_any.cpp.
   struct WaitLink {
-    WaitSet* set = nullptr;
+    std::atomic<WaitSet*> set = nullptr;
     std::size_t position = 0;
     std::uint64_t stamp = 0;
-    bool listed = false;  // in the set's list of channels with something in the inbox
+    bool listed = false;  // in the set's list of channels that need a look whatever the kernel says
   } wait;
   [[nodiscard]] bool has_message() const { return !inbox_.empty() || reader_.holds_back() || ended_; }
 
@@ -90,6 +94,8 @@ class Channel::State {
   bool flush_outbox(Patience patience);
   void flush_if_possible();
   void wait_for_room();
+  void give_up();
+  system::Transfer read_once(system::Block block);
   bool fill(system::Block block);  // false if nothing came
   void absorb_frames();
   void absorb(Frame frame);
@@ -109,9 +115,10 @@ class Channel::State {
   SlotWriter slots_out_;
   std::deque<Message> inbox_;
   std::uint64_t inbox_bytes_ = 0;
-  bool ended_ = false;  // nothing more will come from the socket
-  std::string prefix_;  // of the frame that is being sent; a member, so that its memory is used again
-  std::string outbox_;  // copied rest of a frame that a call could not finish
+  bool ended_ = false;     // nothing more will come from the socket
+  bool discards_ = false;  // nobody will ask for what comes
+  std::string prefix_;     // of the frame that is being sent; a member, so that its memory is used again
+  std::string outbox_;     // copied rest of a frame that a call could not finish
   std::size_t outbox_written_ = 0;
   std::vector<Fd> outbox_descriptors_;
   Spin spin_;

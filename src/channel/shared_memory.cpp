@@ -1,7 +1,11 @@
 #include "channel/shared_memory.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "base/check.hpp"
 #include "miniray/error.hpp"
@@ -18,20 +22,53 @@ std::size_t capacity_for(std::size_t bytes) {
   return (wanted + slot_head_bytes - 1) / slot_head_bytes * slot_head_bytes;
 }
 
-// What keeps a received buffer's slot from being written again.
+// What keeps a received buffer's slot from being written again. A fork would share the slot with the child, so that
+// each saw the other's writes: before one, every held slot is replaced by a private copy, and the sender is told to
+// forget it.
 class Hold {
  public:
-  explicit Hold(std::shared_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)), forks_(fork_count()) {}
+  explicit Hold(std::shared_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)) {
+    const std::scoped_lock lock(all().mutex);
+    all().holds.insert(this);
+  }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   ~Hold() {
-    auto& head = *reinterpret_cast<SlotHead*>(mapping_->bytes().data());
-    head.state.store(forks_ == fork_count() ? SlotHead::free : SlotHead::abandoned, std::memory_order_release);
+    const std::scoped_lock lock(all().mutex);
+    all().holds.erase(this);
+    if (!is_private_) set_state(SlotHead::free);
   }
 
  private:
+  struct All {
+    std::mutex mutex;
+    std::set<Hold*> holds;
+  };
+  static All& all() {
+    static All* const instance = [] {  // never destroyed: arrays may outlive static objects
+      auto* made = new All;
+      pthread_atfork(
+          [] {
+            all().mutex.lock();
+            for (Hold* hold : all().holds) hold->make_private();
+          },
+          [] { all().mutex.unlock(); }, [] { all().mutex.unlock(); });
+      return made;
+    }();
+    return *instance;
+  }
+  void set_state(SlotHead::State state) const {
+    reinterpret_cast<SlotHead*>(mapping_->bytes().data())->state.store(state, std::memory_order_release);
+  }
+  void make_private() {
+    if (is_private_) return;
+    set_state(SlotHead::abandoned);  // in the shared memory, before it is out of reach
+    is_private_ = true;
+    mapping_->make_private();  // without memory for it, parent and child go on sharing
+  }
+
   std::shared_ptr<system::Mapping> mapping_;
-  std::uint64_t forks_;
+  bool is_private_ = false;
 };
 
 }  // namespace
@@ -81,7 +118,13 @@ std::uint32_t SlotWriter::place(std::span<const std::byte> bytes, std::vector<Sh
     if (shared.size() == shared_per_message_max || !make_room(total, unshared)) return 0;
     Fd memory = system::sealed_memory("miniray", total);
     if (!memory.valid()) return 0;
-    slots_.push_back({++last_number_, std::make_unique<system::Mapping>(memory.get(), total)});
+    std::unique_ptr<system::Mapping> mapping;
+    try {
+      mapping = std::make_unique<system::Mapping>(memory.get(), total);
+    } catch (const SystemError&) {  // no room in the address space: the stream still has some
+      return 0;
+    }
+    slots_.push_back({++last_number_, std::move(mapping)});
     total_bytes_ += total;
     slot = &slots_.back();
     shared.push_back({slot->number, std::move(memory)});

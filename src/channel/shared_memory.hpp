@@ -23,7 +23,7 @@ struct SlotHead {
   enum State : std::uint32_t {
     free = 0,
     held = 1,
-    abandoned = 2,  ///< a fork may have left a copy of the mapping behind: the sender must not write here again
+    abandoned = 2,  ///< the receiver forked and uses a copy: the sender forgets the slot
   };
   std::atomic<std::uint32_t> state;
 };

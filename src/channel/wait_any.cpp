@@ -1,4 +1,4 @@
-// wait_any: one epoll set for each thread, remembered between calls, and a list of channels with messages in the inbox.
+// wait_any: one epoll set for each thread, remembered between calls, and a list of channels that need a look anyway.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -9,35 +9,70 @@
 #include "miniray/error.hpp"
 
 namespace miniray {
+namespace {
+
+// What a channel has left to write goes out as fast as the peer takes it, without an event for every byte.
+constexpr int unsent_slice_ms = 1;
+
+void unlink(Channel::State::WaitLink& link) {
+  link.set = nullptr;
+  link.position = 0;
+  link.stamp = 0;
+  link.listed = false;
+}
+
+}  // namespace
+
+std::mutex& WaitSet::mutex() {
+  static auto* const shared = new std::mutex;  // never destroyed: threads may end after static destructors ran
+  return *shared;
+}
 
 WaitSet::~WaitSet() {
-  for (Channel::State* member : members_) member->wait = {};
-}
-
-void WaitSet::add(Channel::State& channel) {
-  if (channel.wait.set != nullptr) channel.wait.set->forget(channel);
-  if (channel.socket.valid()) epoll_.add(channel.socket.get(), &channel);
-  channel.wait.set = this;
-  members_.push_back(&channel);
-  if (channel.has_message()) note_message(channel);
-}
-
-void WaitSet::note_message(Channel::State& channel) {
-  if (std::exchange(channel.wait.listed, true)) return;
-  with_messages_.push_back(&channel);
+  const std::scoped_lock lock(mutex());
+  for (Channel::State* member : members_) unlink(member->wait);
 }
 
 bool WaitSet::is_ours() const { return generation_ == process_generation(); }
 
-void WaitSet::forget(Channel::State& channel) {
+void WaitSet::add(Channel::State& channel) {
+  if (WaitSet* const other = channel.wait.set) {
+    other->robbed_ = other->robbed_ || other->waiting_;
+    other->forget_locked(channel);
+  }
+  if (channel.socket.valid()) epoll_.add(channel.socket.get(), &channel);
+  channel.wait.set = this;
+  members_.push_back(&channel);
+  note_locked(channel);  // it may have something already: the first wait looks
+}
+
+void WaitSet::note_locked(Channel::State& channel) {
+  if (!std::exchange(channel.wait.listed, true)) noted_.push_back(&channel);
+}
+
+void WaitSet::note(Channel::State& channel) {
+  const std::scoped_lock lock(mutex());
+  if (channel.wait.set == this) note_locked(channel);
+}
+
+void WaitSet::forget_locked(Channel::State& channel) {
   if (channel.socket.valid() && is_ours()) epoll_.remove(channel.socket.get());
   std::erase(members_, &channel);
-  std::erase(with_messages_, &channel);
-  channel.wait = {};
+  std::erase(noted_, &channel);
+  unlink(channel.wait);
   changed_ = true;
 }
 
+void WaitSet::forget(Channel::State& channel) {
+  const std::scoped_lock lock(mutex());
+  if (channel.wait.set != this) return;
+  robbed_ = robbed_ || waiting_;
+  forget_locked(channel);
+}
+
 void WaitSet::watch(std::span<Channel* const> channels) {
+  if (waiting_) throw UsageError("wait_any is waiting already in this thread; a signal handler cannot call it too");
+  const std::scoped_lock lock(mutex());
   const bool same =
       channels.size() == watched_.size() && std::memcmp(channels.data(), watched_.data(), channels.size_bytes()) == 0;
   if (same && !changed_) return;
@@ -50,35 +85,53 @@ void WaitSet::watch(std::span<Channel* const> channels) {
   }
   const auto gone =
       std::ranges::partition(members_, [&](const Channel::State* member) { return member->wait.stamp == stamp_; });
-  for (Channel::State* member : gone) {
-    if (member->socket.valid()) epoll_.remove(member->socket.get());
-    std::erase(with_messages_, member);
-    member->wait = {};
-  }
-  members_.erase(gone.begin(), gone.end());
+  const std::vector<Channel::State*> leaving(gone.begin(), gone.end());
+  for (Channel::State* member : leaving) forget_locked(*member);
   watched_.assign(channels.begin(), channels.end());
   changed_ = false;
 }
 
+std::vector<Channel::State*> WaitSet::take_noted() {
+  const std::scoped_lock lock(mutex());
+  for (Channel::State* channel : noted_) channel->wait.listed = false;
+  return std::exchange(noted_, {});
+}
+
+// ready() notes the channel again, should it still have something.
 void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) {
-  if (!channel.ready()) return;
-  ready.push_back(channel.wait.position);
+  if (channel.wait.set == this && channel.ready()) ready.push_back(channel.wait.position);
+}
+
+void WaitSet::require_not_robbed() {
+  const std::scoped_lock lock(mutex());
+  if (robbed_)
+    throw UsageError("wait_any: another thread closed, or waits for, one of the channels that this one waits for");
 }
 
 std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
+  struct Waiting {
+    explicit Waiting(WaitSet& waiting_set) : set(waiting_set) { set.waiting_ = true, set.robbed_ = false; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { set.waiting_ = false; }
+    WaitSet& set;
+  } const waiting(*this);
   std::vector<std::size_t> ready;
   std::vector<void*> readable;
   while (true) {
-    std::erase_if(with_messages_, [](Channel::State* channel) {
-      return !channel->has_message() && (channel->wait.listed = false, true);
-    });
-    for (Channel::State* channel : with_messages_) ready.push_back(channel->wait.position);
+    bool unsent = false;
+    for (Channel::State* channel : take_noted()) {
+      collect(*channel, ready);
+      unsent = unsent || channel->has_unsent();
+    }
     readable.clear();
     const auto look = [&] { return epoll_.wait(readable, 0) && !readable.empty(); };
     if (!look() && ready.empty() && !deadline.passed() && !spin_.until(look)) {
-      if (!epoll_.wait(readable, deadline.poll_ms(limits::wait_slice_ms)) || readable.empty()) look_around();
+      const int slice_ms = unsent ? unsent_slice_ms : limits::wait_slice_ms;
+      if (!epoll_.wait(readable, deadline.poll_ms(slice_ms)) || readable.empty()) look_around();
       spin_.woke();
     }
+    require_not_robbed();
     for (void* tag : readable) collect(*static_cast<Channel::State*>(tag), ready);
     if (!ready.empty()) {
       std::ranges::sort(ready);

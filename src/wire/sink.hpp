@@ -65,6 +65,9 @@ class BufferQueue {
     return buffers_[next_++];
   }
   Array take_array(Array::Form form, DType dtype, Shape shape) {
+    for (const std::uint64_t extent : shape)
+      if (extent > static_cast<std::uint64_t>(INT64_MAX))
+        throw ProtocolError("an array in a message has no possible shape");
     try {
       return {dtype, std::move(shape), take(), form};
     } catch (const UsageError& error) {

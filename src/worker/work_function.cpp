@@ -13,6 +13,7 @@
 #include "base/fd.hpp"
 #include "base/process.hpp"
 #include "miniray/error.hpp"
+#include "wire/utf8.hpp"
 
 namespace miniray {
 namespace {
@@ -24,9 +25,24 @@ std::string type_name(const std::exception& error) {
   return status == 0 ? name.get() : typeid(error).name();
 }
 
+// An exception's text may be anything, and a message holds only text.
+std::string as_text(const std::string& text) {
+  if (is_utf8(text)) return text;
+  std::string escaped;
+  for (const char c : text) {
+    char hex[8];
+    std::snprintf(hex, sizeof(hex), "\\x%02x", static_cast<unsigned char>(c));
+    escaped += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : std::string(hex);
+  }
+  return escaped;
+}
+
 void report(Channel& channel, const WorkFailure& failure) {
-  const Value body{{"type", failure.type}, {"message", failure.message}, {"traceback", failure.traceback}};
+  const Value body{{"type", as_text(failure.type)},
+                   {"message", as_text(failure.message)},
+                   {"traceback", as_text(failure.traceback)}};
   try {
+    channel.discard_received();
     Message message = encode(body);
     message.kind = Message::Kind::error;
     channel.send(message);
@@ -38,6 +54,7 @@ void report(Channel& channel, const WorkFailure& failure) {
 
 void say_end(Channel& channel) {
   try {
+    channel.discard_received();
     Message message;
     message.kind = Message::Kind::end;
     channel.send(message);

@@ -14,6 +14,7 @@
 #include "base/fork_safety.hpp"
 #include "base/process.hpp"
 #include "base/system.hpp"
+#include "channel/trace.hpp"
 #include "worker/work_function.hpp"
 
 namespace miniray {
@@ -55,6 +56,7 @@ struct WorkerEnds {
 };
 
 std::tuple<Fd, Ties, WorkerEnds> make_ends() {
+  (void)tracing();  // a trace file that cannot be opened is reported before there is a process
   auto [socket_here, socket_there] = system::socket_pair();
   auto [lifeline_here, lifeline_there] = system::socket_pair();
   Ties ties{std::move(lifeline_here), system::memory_file("miniray-crash")};
@@ -77,6 +79,7 @@ class Worker::State {
   static std::unique_ptr<State> fork(const WorkFunction& work, WorkerOptions options);
   static std::unique_ptr<State> spawn(const std::vector<std::string>& command, WorkerOptions options);
   static std::unique_ptr<State> adopt(WorkerOptions options, pid_t pid, Fd socket, Ties ties);
+  static std::unique_ptr<State> adopt_or_end(WorkerOptions options, pid_t pid, Fd socket, Ties ties);
 
   /// A call on the channel whose end of stream is explained.
   template <class Call>
@@ -92,6 +95,7 @@ class Worker::State {
   std::string name;
 
  private:
+  void require_ours(const char* operation) const;
   [[noreturn]] void explain_end();
   [[noreturn]] void end_of_stream() const;
   WorkerError error_in(const Message& message) const;
@@ -106,7 +110,8 @@ class Worker::State {
   std::uint64_t generation_;
   bool returned_ = false;
   bool killed_here_ = false;
-  bool told_ = false;  // the user has heard how it ended
+  bool ended_by_itself_ = false;  // before it was told to
+  bool told_ = false;             // the user has heard how it ended
   std::optional<WorkerError> error_;
   std::optional<DeathCertificate> certificate_;
 };
@@ -126,6 +131,18 @@ std::unique_ptr<Worker::State> Worker::State::adopt(WorkerOptions options, pid_t
                                        ChildProcess(pid), std::move(ties));
   state->name = name;
   return state;
+}
+
+// A process that cannot be talked to must not stay.
+std::unique_ptr<Worker::State> Worker::State::adopt_or_end(WorkerOptions options, pid_t pid, Fd socket, Ties ties) {
+  try {
+    return adopt(std::move(options), pid, std::move(socket), std::move(ties));
+  } catch (...) {
+    ChildProcess process(pid);
+    process.signal_group(SIGKILL);
+    process.reap();
+    throw;
+  }
 }
 
 std::unique_ptr<Worker::State> Worker::State::fork(const WorkFunction& work, WorkerOptions options) {
@@ -149,7 +166,7 @@ std::unique_ptr<Worker::State> Worker::State::fork(const WorkFunction& work, Wor
     channel.on_interrupt = options.on_interrupt;
     return run_work_function(work, Channel(keep[0], std::move(channel)));
   });
-  return adopt(std::move(options), pid, std::move(socket), std::move(ties));
+  return adopt_or_end(std::move(options), pid, std::move(socket), std::move(ties));
 }
 
 std::unique_ptr<Worker::State> Worker::State::spawn(const std::vector<std::string>& command, WorkerOptions options) {
@@ -160,7 +177,7 @@ std::unique_ptr<Worker::State> Worker::State::spawn(const std::vector<std::strin
                               std::to_string(keep[2]) + "," + std::to_string(getpid()) + "," +
                               (options.shared_memory ? "1," : "0,") + name_of(options.codec);
   const pid_t pid = spawn_process(command, {setting}, keep);
-  return adopt(std::move(options), pid, std::move(socket), std::move(ties));
+  return adopt_or_end(std::move(options), pid, std::move(socket), std::move(ties));
 }
 
 void Worker::State::end_of_stream() const {
@@ -206,13 +223,23 @@ Message Worker::State::deliver(Message message) {
   throw WorkerError(*error_);
 }
 
+void Worker::State::require_ours(const char* operation) const {
+  if (generation_ != process_generation())
+    throw UsageError("cannot " + std::string(operation) + " " + name + ": it belongs to the process that started it");
+}
+
 // Waits for the process to end, reading what it still sends: it may be waiting for just that.
 bool Worker::State::wait_for_exit(const Deadline& deadline) {
   while (process_.running()) {
     const bool listen = !channel_.closed() && !channel_.ended();
-    std::array<pollfd, 2> watched{{{process_.pidfd(), POLLIN, 0}, {listen ? channel_.fileno() : -1, POLLIN, 0}}};
-    if (!system::poll_many(watched, deadline.poll_ms(limits::wait_slice_ms)) && options_.on_interrupt)
-      options_.on_interrupt();
+    const short events = static_cast<short>(POLLIN | (channel_.has_unsent() ? POLLOUT : 0));
+    std::array<pollfd, 2> watched{{{process_.pidfd(), POLLIN, 0}, {listen ? channel_.fileno() : -1, events, 0}}};
+    system::poll_many(watched, deadline.poll_ms(limits::wait_slice_ms));
+    if (options_.on_interrupt) options_.on_interrupt();
+    if (watched[1].revents != 0 && channel_.inbox_is_full())
+      throw InboxFull("cannot wait for " + name +
+                      ": it has sent all that the inbox may hold, and cannot end before "
+                      "that is received. Call recv() first, or raise inbox_bytes_max");
     if (watched[1].revents != 0) channel_.pump();
     if (watched[0].revents == 0 && deadline.passed()) return false;
   }
@@ -221,6 +248,7 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
 }
 
 int Worker::State::wait(std::optional<double> timeout_s) {
+  require_ours("wait for");
   if (!wait_for_exit(Deadline::in_seconds(timeout_s)))
     throw TimeoutError(name + " still runs after " + std::to_string(*timeout_s) + " s");
   const ExitStatus& status = process_.reap();
@@ -228,11 +256,12 @@ int Worker::State::wait(std::optional<double> timeout_s) {
 }
 
 void Worker::State::kill(int signal) {
-  killed_here_ = true;
+  require_ours("signal");
+  killed_here_ = killed_here_ || signal == SIGKILL;
   if (signal == SIGKILL)
     process_.signal_group(signal);
-  else
-    process_.signal(signal);
+  else if (!process_.signal(signal))
+    throw UsageError("there is no signal " + std::to_string(signal));
 }
 
 DeathCertificate Worker::State::certificate() {
@@ -260,7 +289,7 @@ void Worker::State::report_undelivered() {
     return;
   }
   const ExitStatus& status = process_.reap();
-  if (status.signal != 0 || status.exit_code > 0)
+  if (status.signal != 0 || status.exit_code > 0 || (status.exit_code == 0 && ended_by_itself_))
     std::fprintf(stderr, "miniray: nobody noticed this: %s\n", certificate().text().c_str());
 }
 
@@ -268,6 +297,7 @@ void Worker::State::close(double grace_s) {
   if (generation_ != process_generation()) return;  // a child of the coordinator has no say over its workers
   if (!channel_.closed()) {
     channel_.pump();
+    ended_by_itself_ = channel_.ended();
     channel_.close();
   }
   if (!wait_for_exit(Deadline::in_seconds(grace_s))) {

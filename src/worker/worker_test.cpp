@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -220,6 +221,74 @@ TEST_CASE("received memory that a fork may have copied is never written again") 
     reader.send("look");
     CHECK(reader.recv().text() == "1.0");
   }
+}
+
+TEST_CASE("a fork copies received arrays: parent and child do not see each other's writes") {
+  Worker source([](Handle& handle) {
+    handle.send(Array::of(std::vector<double>(100'000, 1.0)));
+    (void)handle.recv();
+  });
+  const Value received = source.recv();
+  Worker writer([&](Handle& handle) {
+    received.array<double>()[0] = 7;
+    handle.send("written");
+    (void)handle.recv();
+    handle.send(received.array<double>()[1]);
+  });
+  CHECK(writer.recv() == Value("written"));
+  CHECK(received.array<double>()[0] == 1);
+  received.array<double>()[1] = 8;
+  writer.send("look");
+  CHECK(writer.recv() == Value(1.0));
+}
+
+TEST_CASE("a send after a small max_size reads what it must") {
+  Worker worker([](Handle& handle) {
+    handle.send("small");
+    (void)handle.recv();
+    handle.send(std::string(500'000, 'y'));
+    for (;;) (void)handle.recv();
+  });
+  CHECK(worker.recv({.max_size = 100'000}) == Value("small"));
+  worker.send("go");
+  for (int i = 0; i < 20; ++i) worker.send(std::string(2'000'000, 'z'));
+  CHECK(worker.recv().size() == 500'000);
+}
+
+TEST_CASE("wait with a full inbox is an error, not a standstill") {
+  Worker worker(
+      [](Handle& handle) {
+        for (int i = 0; i < 100; ++i) handle.send(std::string(1'000'000, 'x'));
+      },
+      {.inbox_bytes_max = 5'000'000});
+  CHECK_THROWS_AS((void)worker.wait(), InboxFull);
+  for (int i = 0; i < 100; ++i) CHECK(worker.recv().size() == 1'000'000);
+  CHECK(worker.wait() == 0);
+}
+
+TEST_CASE("only the process that started a worker may wait for it or signal it") {
+  Worker first(echo);
+  Worker second([&](Handle& handle) {
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        attempt == 0 ? (void)first.wait(0.1) : first.kill();
+        handle.send("done");
+      } catch (const UsageError& error) {
+        handle.send(error.what());
+      }
+    }
+  });
+  for (int i = 0; i < 2; ++i)
+    CHECK(second.recv().string().find("belongs to the process that started it") != std::string::npos);
+  first.send(1);
+  CHECK(first.recv() == Value(1));
+  CHECK_THROWS_AS(first.kill(999), UsageError);
+  CHECK_THROWS_AS((void)first.wait(std::nan("")), UsageError);
+}
+
+TEST_CASE("an exception whose text is not text arrives all the same") {
+  Worker worker([](Handle&) { throw std::runtime_error("bad \xff byte"); });
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("bad \\xff byte"), WorkerError);
 }
 
 TEST_CASE("wait_any returns what is ready, in order") {

@@ -1,0 +1,377 @@
+"""Rough handling: what a careless or unlucky program does ends with an answer, or with an error that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import miniray
+from miniray import Channel, Worker, wait_any
+
+
+def echo(handle: Any) -> None:
+    while True:
+        handle.send(handle.recv())
+
+
+def slow_reader(handle: Any) -> None:
+    time.sleep(0.5)
+    while True:
+        handle.send(len(handle.recv()))
+
+
+def script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+class Interrupted(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def interrupt_after(seconds: float) -> Any:
+    def raise_it(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_fork_copies_received_arrays() -> None:
+    def source(handle: Any) -> None:
+        handle.send(np.zeros(100_000))
+        handle.recv()
+
+    with Worker(source) as worker:
+        array = worker.recv()
+
+        def write(handle: Any) -> None:
+            array[:] = 7
+            handle.send("written")
+
+        with Worker(write) as other:
+            other.recv()
+        assert array[0] == 0
+
+
+@pytest.mark.parametrize("wait", ["wait_any", "recv", "recv_async", "wait"])
+def test_the_rest_of_an_interrupted_send_goes_out_with_the_next_wait(wait: str) -> None:
+    with Worker(slow_reader) as worker:
+        with interrupt_after(0.1), pytest.raises(Interrupted):
+            worker.send("x" * 3_000_000)
+        if wait == "wait_any":
+            assert wait_any([worker], timeout=30) == [worker]
+        if wait == "wait":
+            with pytest.raises(TimeoutError):
+                worker.wait(timeout=2)
+        if wait == "recv_async":
+            assert asyncio.run(worker.recv_async(timeout=30)) == 3_000_000
+        else:
+            assert worker.recv(timeout=30) == 3_000_000
+
+
+def test_a_cancelled_send_is_finished_by_the_next_call() -> None:
+    async def converse() -> None:
+        with Worker(slow_reader) as worker:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(worker.send_async("x" * 3_000_000), 0.1)
+            assert await worker.recv_async(timeout=30) == 3_000_000
+
+    asyncio.run(converse())
+
+
+def test_a_close_wakes_who_awaits() -> None:
+    async def converse() -> None:
+        worker = Worker(echo)
+        waiting = asyncio.create_task(worker.recv_async())
+        await asyncio.sleep(0.05)
+        worker.close()
+        with pytest.raises(miniray.EndOfStream):
+            await asyncio.wait_for(waiting, 30)
+        with Worker(lambda handle: handle.send("fresh")) as other:  # it may get the same descriptor
+            assert await other.recv_async(timeout=30) == "fresh"
+
+    asyncio.run(converse())
+
+
+def test_wait_any_by_two_threads_is_refused_not_lost() -> None:
+    workers = [Worker(echo) for _ in range(4)]
+    refused: list[str] = []
+
+    def wait() -> None:
+        try:
+            wait_any(workers, timeout=5)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    workers[0].send(1)
+    for thread in threads:
+        thread.join()
+    assert refused
+    assert all("thread" in text for text in refused)
+    for worker in workers:
+        worker.kill()
+        worker.close()
+
+
+def test_a_list_that_changes_during_wait_any_does_no_harm() -> None:
+    workers = [Worker(lambda handle: (time.sleep(0.5), handle.send("late"))) for _ in range(3)]
+    changing = list(workers)
+    thread = threading.Timer(0.1, changing.clear)
+    thread.start()
+    assert set(wait_any(changing, timeout=30)) <= set(workers)
+    thread.join()
+    for worker in workers:
+        assert worker.recv(timeout=30) == "late"
+        worker.close()
+
+
+def test_a_signal_handler_cannot_wait_inside_wait_any() -> None:
+    with Worker(echo) as one, Worker(echo) as two:
+        errors: list[str] = []
+
+        def handler(*_: object) -> None:
+            try:
+                wait_any([two], timeout=0)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        assert wait_any([one], timeout=0.5) == []
+        signal.signal(signal.SIGALRM, before)
+        assert errors
+        assert "signal handler" in errors[0]
+
+
+def test_out_of_descriptors_says_so_and_invents_nothing() -> None:
+    done = script(
+        """
+        import os, resource
+        import miniray
+        def work(handle):
+            handle.recv()
+            handle.send(b"x" * 100_000)
+            handle.send("after")
+            handle.recv()
+        worker = miniray.Worker(work)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        held = []
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        worker.send(1)
+        for _ in range(3):
+            try:
+                print("got", worker.recv(timeout=5))
+            except OSError as error:
+                print(type(error).__name__, error)
+            except EOFError as error:
+                print("EOF")
+            if held:
+                [os.close(number) for number in held]
+                held = []
+        """
+    )
+    lines = done.stdout.splitlines()
+    assert "ulimit -n" in lines[0], done.stderr
+    assert not any(line.startswith("got") for line in lines)
+
+
+def test_a_trace_that_cannot_be_opened_leaves_no_process() -> None:
+    done = script(
+        """
+        import os
+        from miniray import Worker
+        main = os.getpid()
+        for _ in range(20):
+            try:
+                Worker(lambda handle: None)
+            except OSError as error:
+                assert os.getpid() == main
+        print(open(f"/proc/self/task/{main}/children").read().split())
+        """,
+        MINIRAY_TRACE="/nowhere/trace",
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_child_interrupted_at_its_end_does_not_run_the_parents_script() -> None:
+    done = script(
+        """
+        import os, signal, time
+        from miniray import Worker
+        def work(handle):
+            raise ValueError("x" * 10_000_000)
+        try:
+            worker = Worker(work)
+            time.sleep(0.3)
+            worker.kill(signal.SIGINT)
+            time.sleep(0.3)
+        except BaseException as error:
+            print("caught", repr(error)[:50])
+        print("continues")
+        worker.kill()
+        """
+    )
+    assert done.stdout == "continues\n"
+
+
+def test_deaths_are_not_silenced_by_other_signals() -> None:
+    done = script(
+        """
+        import os, signal
+        from miniray import Worker
+        def work(handle):
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            handle.send("ready")
+            handle.recv()
+            os.abort()
+        worker = Worker(work)
+        worker.recv()
+        worker.kill(signal.SIGUSR1)
+        worker.send("now")
+        worker.wait()
+        worker.close()
+        quiet = Worker(lambda handle: os._exit(0))
+        quiet.wait()
+        quiet.close()
+        """
+    )
+    assert "SIGABRT" in done.stderr
+    assert "exited with code 0 before its work function returned" in done.stderr
+
+
+def test_threads_of_a_worker_finish_first(tmp_path: Path) -> None:
+    def work(handle: Any) -> None:
+        threading.Thread(target=lambda: (time.sleep(0.3), (tmp_path / "written").touch())).start()
+
+    with Worker(work) as worker:
+        assert worker.wait(timeout=30) == 0
+    assert (tmp_path / "written").exists()
+
+
+def test_unprintable_exceptions_arrive() -> None:
+    class Strange(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def work(handle: Any) -> None:
+        raise Strange
+
+    with Worker(work) as worker, pytest.raises(miniray.WorkerError, match=r"Strange: .*its text cannot be had"):
+        worker.recv()
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (np.datetime64("2024-01-01", "ns"), "cannot send a numpy.datetime64 at msg"),
+        (np.timedelta64(1, "ns"), "cannot send a numpy.timedelta64 at msg"),
+    ],
+    ids=["datetime64", "timedelta64"],
+)
+def test_times_are_not_taken_for_integers(message: Any, text: str) -> None:
+    with Worker(echo) as worker, pytest.raises(TypeError, match=text):
+        worker.send(message)
+
+
+def test_bad_descriptors_and_time_outs_are_mistakes_not_crashes() -> None:
+    with pytest.raises(ValueError, match="needs a connected socket"):
+        Channel(-1)
+    with Worker(echo) as worker:
+        for call in (worker.recv, worker.wait):
+            with pytest.raises(ValueError, match="NaN"):
+                call(timeout=float("nan"))
+        with pytest.raises(TimeoutError):
+            worker.recv(timeout=-1)
+
+
+def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text("VALUE = 41\n")
+    (package / "program.py").write_text(
+        textwrap.dedent("""
+        import functools, sys
+        from miniray import Worker
+        from .part import VALUE
+        def leaf(handle):
+            handle.send(VALUE + 1)
+        def nested(handle):
+            with Worker(leaf, start="spawn") as worker:
+                handle.send(worker.recv(timeout=30))
+        class Thing:
+            def method(self, handle=None):
+                pass
+        if __name__ == "__main__":
+            for work in (leaf, nested):
+                with Worker(work, start="spawn") as worker:
+                    print(worker.recv(timeout=30))
+            for work in (Thing().method, functools.partial(leaf), lambda handle: None):
+                try:
+                    Worker(work, start="spawn")
+                except TypeError as error:
+                    print("cannot spawn" in str(error))
+        """)
+    )
+    command = [sys.executable, "-m", "package.program"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["42", "42", "True", "True", "True"], done.stderr
+    unguarded = tmp_path / "unguarded.py"
+    unguarded.write_text(
+        "from miniray import Worker\ndef work(handle):\n    handle.send(1)\n"
+        "worker = Worker(work, start='spawn')\nprint(worker.recv(timeout=30))\n"
+    )
+    done = subprocess.run([sys.executable, unguarded], capture_output=True, text=True, timeout=60, check=False)
+    assert 'put what starts them under if __name__ == "__main__":' in done.stderr
+
+
+def test_a_message_that_is_interrupted_while_it_is_decoded_is_not_lost() -> None:
+    def source(handle: Any) -> None:
+        for number in range(20):
+            handle.send({"number": number, "arrays": [np.zeros(4) for _ in range(3000)]})
+        handle.recv()
+
+    with Worker(source) as worker:
+        received: list[int] = []
+        interrupts = 0
+        while len(received) < 20:
+            try:
+                with interrupt_after(0.001 * (interrupts + 1)):
+                    received.append(worker.recv(timeout=30)["number"])
+            except Interrupted:
+                interrupts += 1
+        assert interrupts > 0
+        assert received == list(range(20))
