@@ -1,5 +1,8 @@
 // Multiply pairs of matrices on all cores: eight workers, plain messages, round robin. The same as matmul.py, in C++.
 //   matmul [pairs] [size] [workers]
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +39,14 @@ void matrix_worker(miniray::Handle& handle) {
       break;
     }
   }
+}
+
+// A line that is rewritten on a terminal, a few lines elsewhere.
+void show_progress(std::size_t done, std::size_t total) {
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  if (!terminal && done != total && done % std::max<std::size_t>(total / 4, 1) != 0) return;
+  std::printf(terminal && done < total ? "C++          %zu/%zu\r" : "C++          %zu/%zu\n", done, total);
+  std::fflush(stdout);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -79,8 +90,7 @@ int main(int argc, char** argv) {
   double checksum = 0;
   for (std::size_t i = 0; i < pairs; ++i) {
     checksum += workers[i % count].recv()["result"].array<double>()[0];
-    std::printf("\rC++          %zu/%zu", i + 1, pairs);
-    std::fflush(stdout);
+    show_progress(i + 1, pairs);
   }
   const double together = seconds_since(start);
   for (miniray::Worker& worker : workers) {
@@ -93,11 +103,11 @@ int main(int argc, char** argv) {
   for (const auto& [a, b] : matrices) checksum_alone += multiply(a, b, size)[0];
   const double alone = seconds_since(start_alone);
   if (checksum != checksum_alone) {
-    std::printf("\nthe products differ: %g and %g\n", checksum, checksum_alone);
+    std::printf("the products differ: %g and %g\n", checksum, checksum_alone);
     return EXIT_FAILURE;
   }
   std::printf(
-      "\nComputed %zu matrix products of %zux%zu with %zu workers on %u cores:\n"
+      "Computed %zu matrix products of %zux%zu with %zu workers on %u cores:\n"
       "  workers          %6.2f s\n  one process      %6.2f s\n",
       pairs, size, size, count, std::thread::hardware_concurrency(), together, alone);
 }

@@ -1,6 +1,6 @@
 """Multiply pairs of matrices on all cores: eight workers, plain messages, round robin.
 
-    python examples/matmul.py [--pairs 32] [--size 1000] [--workers 8]
+    python examples/matmul.py [--pairs 64] [--size 1000] [--workers 8]
 
 It is done twice: with the matrices sent as lists of lists, then as the arrays that they are. Both are compared with one
 process that multiplies the same pairs by itself.
@@ -69,7 +69,7 @@ def multiply_all(workers, matrices, as_lists):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=8)
     options = parser.parse_args()
