@@ -3,7 +3,7 @@
 #   make          the library, the miniray command, and the Python package in .venv
 #   make demo     the matrix example, in Python and in C++
 #   make test     lint, then every test
-#   make bench    the table of docs/benchmarks, into bench/results/
+#   make bench    MiniRay beside its yardsticks, into bench/results/yardsticks.md
 #   make lint     formatters, linters and type checker
 #   make format   let the formatters rewrite the code
 #   make sanitize the C++ tests under ASan with UBSan, then under TSan
