@@ -26,3 +26,7 @@ endif()
 # Header-only, and used by the implementation alone: no installed header includes them.
 find_package(nlohmann_json 3.11 REQUIRED)
 find_path(MSGPACK_INCLUDE msgpack.hpp REQUIRED)
+
+# HMAC and SHA-256, linked into what is built.
+find_path(BEARSSL_INCLUDE bearssl.h REQUIRED)
+find_library(BEARSSL_LIBRARY libbearssl.a REQUIRED)

@@ -36,6 +36,8 @@ void raise_worker_died(const WorkerDied& died) {
   made.attr("out_of_memory") = certificate.out_of_memory;
   made.attr("peak_bytes") = certificate.peak_bytes;
   made.attr("stack") = certificate.stack;
+  made.attr("unreachable") = !certificate.lost.empty();
+  made.attr("last_output") = nb::str(certificate.last_output.c_str());
   made.attr("last_messages") = certificate.last_messages;
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
@@ -62,6 +64,10 @@ void translate(const std::exception_ptr& thrown, void*) {
     raise_package_error("InboxFull", error);
   } catch (const ProtocolError& error) {
     raise_package_error("ProtocolError", error);
+  } catch (const Refused& error) {
+    raise_package_error("Refused", error);
+  } catch (const UnknownHost& error) {
+    raise_package_error("UnknownHost", error);
   } catch (const Unsendable& error) {
     raise(nb::borrow(PyExc_TypeError), error);
   } catch (const UsageError& error) {

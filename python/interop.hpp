@@ -7,6 +7,7 @@
 #include <string>
 
 #include "miniray/message.hpp"
+#include "miniray/worker.hpp"
 
 namespace nb = nanobind;
 
@@ -18,11 +19,18 @@ void check_signals();
 /// An attribute of a module of the package, such as ("miniray._arrays", "build").
 nb::object attribute(const char* module, const char* name);
 
+/// What a Python process must do around a fork, and the options of a worker that it starts or connects to.
+ForkOptions fork_options();
+WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
+                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max);
+
 void bind_errors(nb::module_& module);
 void bind_array(nb::module_& module);
 void bind_channel(nb::module_& module);
 void bind_handle(nb::module_& module);
 void bind_worker(nb::module_& module);
+void bind_remote_worker(nb::module_& module);
+void bind_worker_server(nb::module_& module);
 void bind_limits(nb::module_& module);
 
 }  // namespace miniray::python

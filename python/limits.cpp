@@ -22,6 +22,11 @@ void bind_limits(nb::module_& module) {
   sub.attr("wait_slice_ms") = limits::wait_slice_ms;
   sub.attr("close_grace_ms") = limits::close_grace_ms;
   sub.attr("exit_wait_ms") = limits::exit_wait_ms;
+  sub.attr("unreachable_ms") = limits::unreachable_ms;
+  sub.attr("connect_timeout_ms") = limits::connect_timeout_ms;
+  sub.attr("hello_timeout_ms") = limits::hello_timeout_ms;
+  sub.attr("newcomers_max") = limits::newcomers_max;
+  sub.attr("orphan_grace_ms") = limits::orphan_grace_ms;
   module.attr("limits") = sub;
 }
 

@@ -12,6 +12,8 @@ NB_MODULE(_core, module) {
   bind_channel(module);
   bind_handle(module);
   bind_worker(module);
+  bind_remote_worker(module);
+  bind_worker_server(module);
   // A script that ends with a worker in a global variable is not a leak worth a warning.
   nb::set_leak_warnings(false);
 }

@@ -7,10 +7,32 @@
 #include <cstring>
 
 #include "conversation.hpp"
+#include "ready_worker.hpp"
 #include "work_function.hpp"
 
 namespace miniray::python {
-namespace {
+
+// The GIL may be released where a fork happens, as in a server's loop; the child goes on with it.
+ForkOptions fork_options() {
+  static thread_local PyGILState_STATE gil;
+  ForkOptions options;
+  options.before_fork = [] {
+    gil = PyGILState_Ensure();
+    PyOS_BeforeFork();
+  };
+  options.after_fork_in_parent = [] {
+    PyOS_AfterFork_Parent();
+    PyGILState_Release(gil);
+  };
+  options.after_fork_in_child = PyOS_AfterFork_Child;
+  options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
+  options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
+  options.on_warning = [](const std::string& text) {
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 2) != 0) throw nb::python_error();
+  };
+  return options;
+}
 
 WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
                              std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
@@ -21,16 +43,11 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
   options.spin_us = spin_us;
   options.inbox_bytes_max = inbox_bytes_max;
   options.on_interrupt = check_signals;
-  options.before_fork = PyOS_BeforeFork;
-  options.after_fork_in_parent = PyOS_AfterFork_Parent;
-  options.after_fork_in_child = PyOS_AfterFork_Child;
-  options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
-  options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
-  options.on_warning = [](const std::string& text) {
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 2) != 0) throw nb::python_error();
-  };
+  options.fork = fork_options();
   return options;
 }
+
+namespace {
 
 // What wait_any was given last, to recognise it: the objects are borrowed, and only compared while none has gone.
 struct LastWait {
@@ -101,7 +118,10 @@ void bind_worker(nb::module_& module) {
             new (self)
                 Worker(Worker::spawn(command, worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max)));
           },
-          "command"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a);
+          "command"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a)
+      .def(
+          "__init__", [](Worker* self, ReadyWorker& ready) { new (self) Worker(std::move(*ready.worker)); }, "ready"_a,
+          nb::sig("def __init__(self, ready: _ReadyWorker) -> None"));
   bind_conversation(worker);
   worker
       .def(
@@ -124,7 +144,7 @@ void bind_worker(nb::module_& module) {
            "End the conversation: the worker sees the end of the stream, has grace_s seconds to finish, and is killed "
            "if it has not. A failure that nobody received is reported on standard error.")
       .def("_end", [](Worker& self) { self.channel().close(); })
-      .def("_pidfd", &Worker::pidfd)
+      .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
   module.def(

@@ -37,7 +37,7 @@ def test_the_readmes_cpp_runs_as_written(root: Path, tmp_path: Path) -> None:
     program = tmp_path / "readme"
     run(
         "c++", "-std=c++20", f"-I{root}/include", f"-I{root}/build/release/include", source,
-        root / "build/release/src/libminiray.a", "-o", program,
+        root / "build/release/src/libminiray.a", "-lbearssl", "-o", program,
     )  # fmt: skip
     assert run(program) == "49\n"
 

@@ -28,6 +28,8 @@ struct ChannelOptions {
   std::uint64_t message_bytes_max = limits::message_bytes_max;
   std::function<void()> on_interrupt = {};  ///< a signal came during a wait; may throw, to end the wait
   std::function<bool()> peer_is_gone = {};  ///< asked during long waits, should the socket not have told
+  /// Buffers that reached this machine in another way: by the number that the message has for them, and their size.
+  std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
 };
 
 struct ReceiveOptions {
@@ -74,6 +76,8 @@ class Channel {
   [[nodiscard]] const Message* newest() const;
   /// The peer will send no more than what is in the inbox.
   [[nodiscard]] bool ended() const;
+  /// The errno that ended it; 0 if it ended in good order, or has not.
+  [[nodiscard]] int end_error() const;
   /// Reads what is there; true if receive() would now return or throw at once.
   [[nodiscard]] bool ready();
 

@@ -65,6 +65,18 @@ class ProtocolError : public Error {
   using Error::Error;
 };
 
+/// No host of that name is known.
+class UnknownHost : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A server, or the way to it, said no: nobody listens, another key, another version, no such work function.
+class Refused : public Error {
+ public:
+  using Error::Error;
+};
+
 /// There are no more messages: the other side has finished, in good order.
 class EndOfStream : public Error {
  public:
@@ -92,6 +104,8 @@ struct DeathCertificate {
   bool out_of_memory = false;               ///< the kernel's out-of-memory killer was at work
   std::uint64_t peak_bytes = 0;             ///< the most memory it had resident
   std::string stack;                        ///< where it crashed, if the crash left a stack
+  std::string lost;                         ///< why nothing is known of its end: its host or its server is gone
+  std::string last_output;                  ///< the last lines that it printed, where MiniRay carries them
   std::string last_messages;                ///< the last messages each way, a line each
   [[nodiscard]] std::string cause() const;  ///< "killed by SIGSEGV (segmentation fault)"
   [[nodiscard]] std::string text() const;

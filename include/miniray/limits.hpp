@@ -47,10 +47,26 @@ inline constexpr int close_grace_ms = 5000;
 // After its socket closed, a process has this long to become a zombie before we say that it still runs.
 inline constexpr int exit_wait_ms = 2000;
 
+// Workers on other machines. A host that does not answer for so long is taken to be gone.
+inline constexpr int unreachable_ms = 20'000;
+// To reach a server and be let in. The server is as patient with those who connect.
+inline constexpr int connect_timeout_ms = 10'000;
+inline constexpr int hello_timeout_ms = 10'000;
+// Connections to a server that have not yet proved anything; the oldest goes when one more comes.
+inline constexpr std::size_t newcomers_max = 4096;
+// Of those, how many a coordinator opens at once.
+inline constexpr std::size_t connects_at_once = 128;
+inline constexpr std::size_t request_bytes_max = 1 * mib;
+// A worker whose coordinator is gone has this long to notice by itself.
+inline constexpr int orphan_grace_ms = 3000;
+// How long a server waits for a coordinator to take what a worker said last.
+inline constexpr int linger_ms = 30'000;
+
 // What a death certificate remembers: messages each way, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;
 inline constexpr std::size_t crash_report_bytes_max = 64 * kib;
+inline constexpr std::size_t output_tail_bytes = 4 * kib;
 
 // Messages as people see them, in traces and errors.
 inline constexpr std::size_t text_string_chars_max = 120;

@@ -27,6 +27,8 @@ struct Message {
   Codec codec = Codec::msgpack;
   std::string body;
   std::vector<Buffer> buffers;
+  /// Empty; or for each buffer 0, or a number by which the receiver has it already, so that it is not sent.
+  std::vector<std::uint64_t> places = {};
 
   [[nodiscard]] std::uint64_t size() const {
     std::uint64_t bytes = body.size();

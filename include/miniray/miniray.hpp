@@ -3,7 +3,8 @@
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
 // 2. What a message may hold:               value.hpp, array.hpp
 // 3. What goes wrong, and how you are told: error.hpp
-// 4. Finer control:                         channel.hpp, message.hpp, limits.hpp
+// 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp
+// 5. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
@@ -12,6 +13,8 @@
 #include "miniray/handle.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
+#include "miniray/remote_worker.hpp"
 #include "miniray/value.hpp"
 #include "miniray/version.hpp"
 #include "miniray/worker.hpp"
+#include "miniray/worker_server.hpp"

@@ -24,20 +24,25 @@
 
 namespace miniray {
 
+/// How a process forks a worker.
+struct ForkOptions {
+  /// A fork may go wrong in this process: what, and what to do instead. By default it is printed, once.
+  std::function<void(const std::string&)> on_warning = {};
+
+  // For language bindings.
+  std::function<void()> limit_threads_in_child = {};  ///< there were OpenMP threads, which the child has not
+  std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
+  bool warn_of_threads = true;
+};
+
 struct WorkerOptions {
   std::string name = {};  ///< goes behind the process number in errors and traces
   Codec codec = Codec::msgpack;
   bool shared_memory = true;
   std::optional<int> spin_us = {};
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
-  /// A fork may go wrong in this process: what, and what to do instead. By default it is printed, once.
-  std::function<void(const std::string&)> on_warning = {};
-
-  // For language bindings.
-  std::function<void()> on_interrupt = {};            ///< see ChannelOptions
-  std::function<void()> limit_threads_in_child = {};  ///< there were OpenMP threads, which the child has not
-  std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
-  bool warn_of_threads = true;
+  std::function<void()> on_interrupt = {};  ///< see ChannelOptions
+  ForkOptions fork = {};
 };
 
 class Worker {
@@ -73,14 +78,17 @@ class Worker {
 
   [[nodiscard]] pid_t pid() const;
   [[nodiscard]] int fileno() const;               ///< readable when recv() may have something
-  [[nodiscard]] int pidfd() const;                ///< readable when the process has ended
+  [[nodiscard]] int process_fileno() const;       ///< readable when the process has ended
   [[nodiscard]] const std::string& name() const;  ///< "worker 1234 (train)"
   /// One rung lower.
   [[nodiscard]] Channel& channel();
 
- private:
-  class State;
+  class State;  // the inside, for the library's own files
+
+ protected:
   explicit Worker(std::unique_ptr<State> state);
+
+ private:
   std::unique_ptr<State> state_;
 };
 

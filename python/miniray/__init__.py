@@ -11,7 +11,8 @@
         worker.send({"x": 7})
         print(worker.recv())          # {'square': 49}
 
-A worker never outlives the process that started it. See `help(miniray.Worker)`.
+A worker never outlives the process that started it. See `help(miniray.Worker)`; for other machines,
+`help(miniray.RemoteWorker)` and `help(miniray.Cluster)`.
 """
 
 from miniray._core import Array, Channel, Handle, limits, wait_any
@@ -22,11 +23,27 @@ from miniray.errors import (
     MessageTooLarge,
     MiniRayError,
     ProtocolError,
+    Refused,
+    UnknownHost,
     UsageError,
     WorkerDied,
     WorkerError,
 )
-from miniray.worker import Worker
+from miniray.worker import RemoteWorker, Worker, create_remote_workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from miniray.worker_server import WorkerServer
+
+
+def __getattr__(name: str) -> object:
+    """What few programs need is imported when it is first asked for."""
+    if name == "WorkerServer":
+        from miniray.worker_server import WorkerServer
+
+        return WorkerServer
+    raise AttributeError(f"module 'miniray' has no attribute {name!r}")
+
 
 __all__ = [
     "Array",
@@ -37,11 +54,16 @@ __all__ = [
     "MessageTooLarge",
     "MiniRayError",
     "ProtocolError",
+    "Refused",
+    "RemoteWorker",
+    "UnknownHost",
     "UsageError",
     "Worker",
     "WorkerDied",
     "WorkerError",
+    "WorkerServer",
     "__version__",
+    "create_remote_workers",
     "limits",
     "wait_any",
 ]

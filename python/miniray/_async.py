@@ -46,7 +46,7 @@ async def wait(worker: Any, timeout: float | None) -> int:
 
 async def _wait(worker: Any) -> int:
     while worker.is_alive():
-        process, channel = os.dup(worker._pidfd()), os.dup(worker.fileno())
+        process, channel = os.dup(worker._process_fileno()), os.dup(worker.fileno())
         try:
             await _ready(process, channel if not worker.ended else None, read=True)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import runpy
 import subprocess
 import sys
 import types
@@ -14,9 +13,10 @@ from typing import Any
 
 from miniray import _core
 
-_MAIN = "__miniray_main__"  # what the coordinator's script is called here, so that its main part does not run
+MAIN = "__miniray_main__"  # what the coordinator's script is called here, so that its main part does not run
 
 _importing_main = False  # in a spawned worker, while the coordinator's script is imported
+_stopped_at = ""  # where that ended, because the script started workers
 
 
 def command() -> list[str]:
@@ -27,18 +27,14 @@ def command() -> list[str]:
 
 def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
     """How the other interpreter finds the function."""
-    if _importing_main:
-        raise RuntimeError(
-            "this script starts workers while a spawned worker imports it; put what starts them under "
-            'if __name__ == "__main__":'
-        )
+    refuse_while_importing()
     module, qualname = getattr(work_fn, "__module__", None), getattr(work_fn, "__qualname__", None)
     if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not work_fn:
         raise TypeError(
             f"cannot spawn a worker for {work_fn!r}: a fresh interpreter has to import it, so it must be a function "
             'at the top level of a module. Move it there, or use start="fork"'
         )
-    is_main = module in ("__main__", _MAIN)
+    is_main = module in ("__main__", MAIN)
     main = sys.modules["__main__"]
     name = main.__spec__.name if is_main and main.__spec__ is not None else None
     path = getattr(main, "__file__", None) if is_main and name is None else None
@@ -77,26 +73,58 @@ def _find(specification: dict[str, Any]) -> Any:
     if specification["module"] is not None:
         found: Any = importlib.import_module(specification["module"])
     else:
-        found = _import_main(specification)
+        found = import_main(specification)
     work_fn = _look_up(found, qualname)
     if work_fn is None:
         where = f"{qualname} is not there when {found} is imported"
-        raise AttributeError(f'{where}; is it under if __name__ == "__main__":?')
+        raise AttributeError(where + (stopped_at() or '; is it under if __name__ == "__main__":?'))
     return work_fn
 
 
-def _import_main(specification: dict[str, Any]) -> types.ModuleType:
+class ImportStops(BaseException):
+    """The coordinator's script has come to where it starts workers: what it defines is there, the rest is not for us."""
+
+
+def import_main(specification: dict[str, Any]) -> types.ModuleType:
     """The coordinator's script, under another name, so that its main part does not run."""
-    main = types.ModuleType(_MAIN)
-    global _importing_main
-    _importing_main = True
-    sys.modules["__main__"] = sys.modules[_MAIN] = main
-    if specification["main_module"] is not None:
-        contents = runpy.run_module(specification["main_module"], run_name=_MAIN)
-        main.__spec__ = importlib.util.find_spec(specification["main_module"])
+    global _importing_main, _stopped_at
+    main = types.ModuleType(MAIN)
+    name, path = specification["main_module"], specification["main_path"]
+    if name is not None:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"there is no module {name}", name=name)
+        main.__spec__, main.__file__, main.__package__ = spec, spec.origin, spec.parent
+        code = spec.loader.get_code(name)  # type: ignore[attr-defined]
     else:
-        contents = runpy.run_path(specification["main_path"], run_name=_MAIN)
-        main.__file__ = specification["main_path"]
-    main.__dict__.update({name: value for name, value in contents.items() if name not in ("__spec__", "__file__")})
-    _importing_main = False
+        main.__file__ = path
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    sys.modules["__main__"] = sys.modules[MAIN] = main
+    _importing_main = True
+    try:
+        exec(code, main.__dict__)
+    except ImportStops as stop:
+        _stopped_at = str(stop)
+    finally:
+        _importing_main = False
     return main
+
+
+def refuse_while_importing() -> None:
+    """For whatever starts workers: in a worker that imports the coordinator's script, the script has come far enough."""
+    if _importing_main:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") != MAIN:
+            frame = frame.f_back
+        raise ImportStops(f"line {frame.f_lineno}" if frame is not None else "the point")
+
+
+def stopped_at() -> str:
+    """For an error: the script was not imported to its end."""
+    if not _stopped_at:
+        return ""
+    return (
+        f"; the script was imported up to {_stopped_at}, where it starts workers. Define the function above that, or put "
+        'what starts them under if __name__ == "__main__":'
+    )

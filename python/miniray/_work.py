@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 from miniray._core import Handle
 from miniray.errors import EndOfStream
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
@@ -64,7 +67,9 @@ def _exit_code(code: object) -> int:
 def _raised(error: BaseException) -> tuple[str, str, str]:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    below = error.__traceback__.tb_next if error.__traceback__ else None  # without this file's frame
+    below = error.__traceback__
+    while below is not None and below.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        below = below.tb_next  # the user's own frames begin after those that called them
     try:
         message = str(error)
     except Exception as unprintable:

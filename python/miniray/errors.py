@@ -35,6 +35,14 @@ class ProtocolError(MiniRayError, ConnectionError):
     """The other side sent bytes that are not a message."""
 
 
+class Refused(MiniRayError, ConnectionRefusedError):
+    """A server, or the way to it, said no: nobody listens, another key, another version, no such work function."""
+
+
+class UnknownHost(MiniRayError, OSError):
+    """No host of that name is known."""
+
+
 class WorkerError(MiniRayError, RuntimeError):
     """The work function raised. The text has the remote traceback."""
 
@@ -53,5 +61,7 @@ class WorkerDied(MiniRayError, ConnectionError, EOFError):
     signal: _signal.Signals | None = None
     out_of_memory: bool = False
     peak_bytes: int = 0
+    unreachable: bool = False
     stack: str = ""
+    last_output: str = ""
     last_messages: str = ""

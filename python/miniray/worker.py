@@ -1,4 +1,4 @@
-"""Local workers: a function that runs in a process of its own."""
+"""Workers: a function that runs in a process of its own, on this machine or on another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from miniray import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are slow to import
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from typing_extensions import Self
 
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -47,6 +49,7 @@ class Worker(_core.Worker):
         if name is None:
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
         options = (name, codec, shared_memory, spin_us, inbox_bytes_max)
+        _stop_import()
         if start == "fork":
             import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
 
@@ -64,7 +67,16 @@ class Worker(_core.Worker):
         self._started = True
         _live.add(self)
 
-    def __enter__(self) -> Worker:
+    @classmethod
+    def _take_over(cls, ready: _core._ReadyWorker) -> Self:
+        """A worker that the core made: on another machine."""
+        worker = cls.__new__(cls)
+        _core.Worker.__init__(worker, ready)
+        worker._started = True
+        _live.add(worker)
+        return worker
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -76,6 +88,68 @@ class Worker(_core.Worker):
 
     def __repr__(self) -> str:
         return f"<miniray.{self.name}>"
+
+
+class RemoteWorker(Worker):
+    """A worker on another machine: ``RemoteWorker(host, port)`` has a worker server there start one for this connection.
+
+    The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function; without
+    it the server runs the one that it was started with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
+    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, here and there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        work_fn: str | Callable[[_core.Handle], Any] | None = None,
+        codec: str = "msgpack",
+        *,
+        key: str | None = None,
+        connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
+        unreachable_s: float = _core.limits.unreachable_ms / 1000,
+        spin_us: int | None = None,
+        inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    ) -> None:
+        _stop_import()
+        options = (connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max)
+        [ready] = _core._connect([(host, port)], _name_of(work_fn), key or "", *options)
+        _core.Worker.__init__(self, ready)
+        self._started = True
+        _live.add(self)
+
+
+def create_remote_workers(
+    addresses: Iterable[tuple[str, int]],
+    work_fn: str | Callable[[_core.Handle], Any] | None = None,
+    codec: str = "msgpack",
+    *,
+    key: str | None = None,
+    connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
+    unreachable_s: float = _core.limits.unreachable_ms / 1000,
+    spin_us: int | None = None,
+    inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+) -> list[RemoteWorker]:
+    """``[RemoteWorker(host, port) for host, port in addresses]``, all at once. If one fails, none is left."""
+    _stop_import()
+    options = (connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max)
+    made = _core._connect([(host, port) for host, port in addresses], _name_of(work_fn), key or "", *options)
+    return [RemoteWorker._take_over(ready) for ready in made]
+
+
+def _name_of(work_fn: str | Callable[[_core.Handle], Any] | None) -> str:
+    if work_fn is None:
+        return ""
+    from miniray import _functions
+
+    return _functions.name_of(work_fn)
+
+
+def _stop_import() -> None:
+    """Elsewhere, another process may be importing this script for the functions in it: it has come far enough."""
+    spawned = sys.modules.get("miniray._spawned")
+    if spawned is not None:
+        spawned.refuse_while_importing()
 
 
 def _warn_of_threads() -> None:

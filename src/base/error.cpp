@@ -36,6 +36,7 @@ WorkerError::WorkerError(std::string worker, std::string type, std::string messa
       traceback_(std::move(traceback)) {}
 
 std::string DeathCertificate::cause() const {
+  if (!lost.empty()) return lost;
   if (out_of_memory) return "was killed for want of memory (the kernel's out-of-memory killer struck)";
   if (signal != 0) return "was killed by " + signal_text(signal);
   if (exit_code >= 0) return "exited with code " + std::to_string(exit_code) + " before its work function returned";
@@ -47,6 +48,7 @@ std::string DeathCertificate::text() const {
   if (peak_bytes > 0) text += " Its memory peaked at " + memory_text(peak_bytes) + ".";
   if (out_of_memory) text += " Give it less data at a time, start fewer workers, or raise the memory limit.";
   if (!stack.empty()) text += "\n\nWhere it crashed:\n" + stack;
+  if (!last_output.empty()) text += "\n\nThe last that it printed:\n" + last_output;
   if (!last_messages.empty()) text += "\n\nIts last messages:\n" + last_messages;
   return text;
 }

@@ -6,12 +6,14 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -38,7 +40,12 @@ Transfer transfer_outcome(ssize_t result) {
       return {interrupted};
     case ECONNRESET:
     case EPIPE:
-      return {closed};
+    case ETIMEDOUT:  // the peer's host is gone, or the way to it
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ECONNABORTED:
+      return {closed, 0, errno};
     default:
       return {moved, 0};  // the caller reports errno
   }
@@ -118,10 +125,34 @@ Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> de
   return transfer;
 }
 
+Transfer read_some(int descriptor, std::span<std::byte> room) {
+  const ssize_t result = read(descriptor, room.data(), room.size());
+  const Transfer transfer = transfer_outcome(result);
+  if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("read", errno);
+  return transfer;
+}
+
+Transfer write_some(int descriptor, std::string_view bytes) {
+  const ssize_t result = write(descriptor, bytes.data(), bytes.size());
+  const Transfer transfer = transfer_outcome(result);
+  if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("write", errno);
+  return transfer;
+}
+
+std::pair<Fd, Fd> make_pipe() {
+  std::array<int, 2> ends{};
+  require(pipe2(ends.data(), O_CLOEXEC), "make a pipe");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+void replace_descriptor(int descriptor, int number) { require(dup2(descriptor, number), "redirect a descriptor"); }
+
 void set_receive_timeout_ms(int socket, int timeout_ms) {
   const timeval timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000L};
   require(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), "set a socket's time-out");
 }
+
+void shut_down_writing(int socket) { shutdown(socket, SHUT_WR); }
 
 void shut_down(int socket) { shutdown(socket, SHUT_RDWR); }
 
@@ -151,9 +182,9 @@ bool poll_many(std::span<pollfd> descriptors, int timeout_ms) {
 
 Epoll::Epoll() : fd_(require(epoll_create1(EPOLL_CLOEXEC), "make an epoll set")) {}
 
-void Epoll::add(int descriptor, void* tag) {
+void Epoll::add(int descriptor, void* tag, Interest interest) {
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = interest == Interest::readable ? EPOLLIN : interest == Interest::writable ? EPOLLOUT : EPOLLRDHUP;
   event.data.ptr = tag;
   if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) return;
   if (errno != EEXIST) throw SystemError("watch a descriptor", errno);
@@ -171,8 +202,9 @@ bool Epoll::wait(std::vector<void*>& ready, int timeout_ms) {
   return true;
 }
 
-Mapping::Mapping(int descriptor, std::size_t bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+Mapping::Mapping(int descriptor, std::size_t bytes, Kind kind) {
+  const int flags = kind == Kind::shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE;
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
   if (at == MAP_FAILED) throw SystemError("map shared memory", errno);
   bytes_ = {static_cast<std::byte*>(at), bytes};
 }
@@ -206,6 +238,17 @@ std::size_t sealed_memory_bytes(int descriptor) {
   return static_cast<std::size_t>(status.st_size);
 }
 
+void write_memory(int descriptor, std::span<const std::byte> bytes) {
+  off_t at = 0;
+  while (!bytes.empty()) {
+    const ssize_t written = pwrite(descriptor, bytes.data(), bytes.size(), at);
+    if (written < 0 && errno == EINTR) continue;
+    require(written > 0 ? 0 : -1, "fill shared memory");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    at += written;
+  }
+}
+
 Fd memory_file(const char* name) { return Fd(require(memfd_create(name, MFD_CLOEXEC), "make a file in memory")); }
 
 std::string read_memory_file(int descriptor, std::size_t bytes_max) {
@@ -235,6 +278,24 @@ std::string read_small_file(const char* path) {
   const ssize_t size = read(number, text.data(), text.size());
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
+}
+
+std::uint64_t raise_descriptor_limit() {
+  rlimit limit{};
+  require(getrlimit(RLIMIT_NOFILE, &limit), "ask for the limit on open files");
+  set_descriptor_limit(limit.rlim_max);
+  return limit.rlim_cur;
+}
+
+void set_descriptor_limit(std::uint64_t number) {
+  rlimit limit{};
+  require(getrlimit(RLIMIT_NOFILE, &limit), "ask for the limit on open files");
+  limit.rlim_cur = number;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void set_environment(const std::string& name, const std::string& value) {
+  require(setenv(name.c_str(), value.c_str(), 1), "set an environment variable");  // NOLINT(concurrency-mt-unsafe)
 }
 
 }  // namespace miniray::system

@@ -7,9 +7,11 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,7 @@ std::pair<Fd, Fd> socket_pair();
 struct Transfer {
   enum class Outcome { moved, would_block, interrupted, closed } outcome;
   std::size_t bytes = 0;
+  int error_number = 0;  ///< why it is closed, if not in good order
 };
 enum class Block { no, yes };
 
@@ -30,7 +33,17 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
 /// Writes once, without blocking. `descriptors` go along with the first byte.
 Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors);
 
+/// The same for pipes and anything else, without blocking if the descriptor says so.
+Transfer read_some(int descriptor, std::span<std::byte> room);
+Transfer write_some(int descriptor, std::string_view bytes);
+/// One end to read and one to write.
+std::pair<Fd, Fd> make_pipe();
+/// Makes `number` the same as `descriptor`, for this process and for the programs that it runs.
+void replace_descriptor(int descriptor, int number);
+
 void set_receive_timeout_ms(int socket, int timeout_ms);
+/// The peer sees the end of the stream after what was sent.
+void shut_down_writing(int socket);
 /// Both ways; whoever waits for the socket wakes, here and at the other end.
 void shut_down(int socket);
 void set_no_delay(int socket);
@@ -41,11 +54,13 @@ int poll_one(int descriptor, short events, int timeout_ms);
 /// The same for several; false if a signal came.
 bool poll_many(std::span<pollfd> descriptors, int timeout_ms);
 
-/// Interest is level-triggered readability.
+enum class Interest : std::uint8_t { readable, writable, hangup };
+
+/// Interest is level-triggered.
 class Epoll {
  public:
   Epoll();
-  void add(int descriptor, void* tag);
+  void add(int descriptor, void* tag, Interest interest = Interest::readable);
   void remove(int descriptor);
   /// Appends the tags of what is ready; returns false if a signal came.
   bool wait(std::vector<void*>& ready, int timeout_ms);
@@ -57,7 +72,9 @@ class Epoll {
 /// A mapped stretch of memory shared through a descriptor.
 class Mapping {
  public:
-  Mapping(int descriptor, std::size_t bytes);
+  /// A private copy sees what is there, and keeps what is written to it for itself.
+  enum class Kind : std::uint8_t { shared, private_copy };
+  Mapping(int descriptor, std::size_t bytes, Kind kind = Kind::shared);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
@@ -74,6 +91,9 @@ Fd sealed_memory(const char* name, std::size_t bytes);
 /// The size of memory made by sealed_memory; 0 if it is not sealed, so that it could shrink under its reader.
 std::size_t sealed_memory_bytes(int descriptor);
 
+/// Fills such memory from its start.
+void write_memory(int descriptor, std::span<const std::byte> bytes);
+
 /// A file in memory without a name, to be written by a child and read by its parent.
 Fd memory_file(const char* name);
 /// From its start, whatever was written, up to a limit.
@@ -84,5 +104,11 @@ void yield();
 int usable_cpus();
 int thread_count();
 std::string read_small_file(const char* path);
+
+/// As many descriptors as the system allows; returns how many were allowed before.
+std::uint64_t raise_descriptor_limit();
+void set_descriptor_limit(std::uint64_t limit);
+/// Changes this process's environment. Not while other threads read it.
+void set_environment(const std::string& name, const std::string& value);
 
 }  // namespace miniray::system

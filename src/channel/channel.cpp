@@ -44,6 +44,7 @@ void Channel::put_back(Message message) { state_->put_back(std::move(message)); 
 void Channel::pump() { state_->pump(); }
 const Message* Channel::newest() const { return state_->newest(); }
 bool Channel::ended() const { return state_->ended(); }
+int Channel::end_error() const { return state_->end_error(); }
 bool Channel::ready() { return state_->ready(); }
 void Channel::close() { state_->close(); }
 bool Channel::closed() const { return !state_->socket.valid(); }

@@ -46,6 +46,7 @@ bool Channel::State::fill(system::Block block) {
       return false;
     case system::Transfer::Outcome::closed:
       ended_ = true;
+      end_error_ = transfer.error_number;
       return true;
     case system::Transfer::Outcome::moved:
       break;
@@ -86,7 +87,9 @@ void Channel::State::absorb(Frame frame) {
   message.buffers = std::move(frame.buffers);
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
     const BufferEntry& entry = frame.entries[i];
-    if (entry.place != BufferEntry::in_stream) message.buffers[i] = slots_in_.take(entry.place, entry.bytes);
+    if (entry.place == BufferEntry::in_stream) continue;
+    message.buffers[i] =
+        options.supply ? options.supply(entry.place, entry.bytes) : slots_in_.take(entry.place, entry.bytes);
   }
   inbox_bytes_ += message.size();
   inbox_.push_back(std::move(message));
@@ -117,11 +120,20 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
     if (events > 0) return;
   }
   interrupted();  // or a slice is over, and a signal may have slipped by
-  if (options.peer_is_gone && options.peer_is_gone()) {
-    while (fill(system::Block::no) && !ended_) {
-    }
-    ended_ = true;
+  notice_gone_peer();
+}
+
+// The socket may not have told, or may not be able to.
+void Channel::State::notice_gone_peer() {
+  if (ended_ || !options.peer_is_gone || !options.peer_is_gone()) return;
+  while (fill(system::Block::no) && !ended_) {
   }
+  ended_ = true;
+}
+
+void Channel::State::look_around() {
+  const InUse use(*this);
+  notice_gone_peer();
 }
 
 // On the way to receiving: that the peer takes no more must not hide what it has sent.

@@ -79,6 +79,8 @@ void Channel::State::wait_for_room() {
   const int events = system::poll_one(socket.get(), POLLIN | POLLOUT, limits::wait_slice_ms);
   if (events <= 0) {
     interrupted();
+    notice_gone_peer();
+    if (ended_) fail_ended("send");
     return;
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0 || ended_) return;
@@ -148,8 +150,13 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
   Placement placement;
   std::vector<std::uint32_t> unshared;
   placement.entries.reserve(message.buffers.size());
-  for (const Buffer& buffer : message.buffers) {
+  for (std::size_t i = 0; i < message.buffers.size(); ++i) {
+    const Buffer& buffer = message.buffers[i];
     BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, BufferEntry::in_stream});
+    if (i < message.places.size() && message.places[i] != BufferEntry::in_stream) {
+      entry.place = message.places[i];
+      continue;
+    }
     // With an outbox the caller does not wait, and descriptors would pile up.
     if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
       entry.place = slots_out_.place(buffer.bytes(), placement.shared, unshared);
@@ -162,8 +169,10 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
 
 // Nothing of the message went out. The slots are free again; the peer still has to hear of them.
 void Channel::State::undo_placement(Placement& placement) {
-  for (const BufferEntry& entry : placement.entries)
-    if (entry.place != BufferEntry::in_stream) slots_out_.take_back(static_cast<std::uint32_t>(entry.place));
+  for (std::size_t i = 0; may_share_ && i < placement.entries.size(); ++i) {
+    const std::uint64_t place = placement.entries[i].place;
+    if (place != BufferEntry::in_stream) slots_out_.take_back(static_cast<std::uint32_t>(place));
+  }
   outbox_ += placement.announcement;
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
 }

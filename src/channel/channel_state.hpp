@@ -35,11 +35,14 @@ class Channel::State {
   void pump();
   void put_back(Message message);
   void discard_received();
+  /// Whether the peer is gone without its socket having told.
+  void look_around();
   void close();
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
   [[nodiscard]] bool inbox_is_full() const { return inbox_bytes_ >= options.inbox_bytes_max; }
   [[nodiscard]] const Message* newest() const { return inbox_.empty() ? nullptr : &inbox_.back(); }
   [[nodiscard]] bool ended() const { return ended_; }
+  [[nodiscard]] int end_error() const { return end_error_; }
 
   ChannelOptions options;
   Fd socket;
@@ -100,6 +103,7 @@ class Channel::State {
   void absorb_frames();
   void absorb(Frame frame);
   void wait_for_more(const Deadline& deadline);
+  void notice_gone_peer();
   void require_front_fits(std::uint64_t max_size) const;
   Message take_front();
   void interrupted();
@@ -116,6 +120,7 @@ class Channel::State {
   std::deque<Message> inbox_;
   std::uint64_t inbox_bytes_ = 0;
   bool ended_ = false;     // nothing more will come from the socket
+  int end_error_ = 0;      // and why, if not in good order
   bool discards_ = false;  // nobody will ask for what comes
   std::string prefix_;     // of the frame that is being sent; a member, so that its memory is used again
   std::string outbox_;     // copied rest of a frame that a call could not finish

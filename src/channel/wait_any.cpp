@@ -148,8 +148,10 @@ void WaitSet::look_around() {
   for (Channel::State* member : members_) {
     if (!member->options.on_interrupt) continue;
     member->options.on_interrupt();
-    return;
+    break;
   }
+  require_not_robbed();
+  for (Channel::State* member : members_) member->look_around();
 }
 
 std::vector<std::size_t> wait_any(std::span<Channel* const> channels, std::optional<double> timeout_s) {

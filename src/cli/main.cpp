@@ -1,7 +1,10 @@
 // The miniray command: parses, calls, prints.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
 
 #include "cli/subcommands.hpp"
+#include "miniray/error.hpp"
 #include "miniray/version.hpp"
 
 int main(int argc, char** argv) {
@@ -9,6 +12,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("miniray ") + miniray::version);
   app.require_subcommand(1);
   miniray::cli::add_limits(app);
-  CLI11_PARSE(app, argc, argv);
-  return 0;
+  miniray::cli::add_worker_server(app);
+  try {
+    CLI11_PARSE(app, argc, argv);
+  } catch (const miniray::Error& error) {
+    std::fprintf(stderr, "miniray: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
 }

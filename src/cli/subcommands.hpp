@@ -3,8 +3,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include "miniray/handle.hpp"
+
 namespace miniray::cli {
 
 void add_limits(CLI::App& app);
+void add_worker_server(CLI::App& app);
+
+/// The function that "./library.so:function" names.
+[[nodiscard]] WorkFunction find_in_library(const std::string& name);
 
 }  // namespace miniray::cli

@@ -92,12 +92,6 @@ void become_worker(int lifeline, int crash_file) {
   write_crash_stacks_to(crash_file);
 }
 
-ChannelOptions worker_channel_options(int coordinator_pid) {
-  ChannelOptions options;
-  options.peer = "coordinator " + std::to_string(coordinator_pid);
-  return options;
-}
-
 int run_spawned(const WorkFunction& work) {
   const char* setting = std::getenv("MINIRAY_SPAWNED");
   int channel = -1, lifeline = -1, crash_file = -1, coordinator = -1, shared_memory = 0;
@@ -107,7 +101,8 @@ int run_spawned(const WorkFunction& work) {
     throw UsageError("this program was not started by Worker::spawn, which it is written for");
   unsetenv("MINIRAY_SPAWNED");  // it is not meant for this process's children
   become_worker(lifeline, crash_file);
-  ChannelOptions options = worker_channel_options(coordinator);
+  ChannelOptions options;
+  options.peer = "coordinator " + std::to_string(coordinator);
   options.codec = parse_codec(codec);
   options.shared_memory = shared_memory != 0;
   return run_work_function(work, Channel(channel, options));

@@ -22,7 +22,4 @@ int run_work_function(const WorkFunction& work, Channel channel);
 /// Ties this process to its coordinator, who will read in the crash file if this process crashes.
 void become_worker(int lifeline, int crash_file);
 
-/// The options of the channel that a worker has to its coordinator.
-ChannelOptions worker_channel_options(int coordinator_pid);
-
 }  // namespace miniray

@@ -8,176 +8,68 @@
 #include <cstdio>
 #include <tuple>
 
-#include "base/check.hpp"
 #include "base/clock.hpp"
-#include "base/crash.hpp"
-#include "base/fork_safety.hpp"
-#include "base/process.hpp"
 #include "base/system.hpp"
-#include "channel/trace.hpp"
+#include "worker/local_process.hpp"
 #include "worker/work_function.hpp"
+#include "worker/worker_state.hpp"
 
 namespace miniray {
 namespace {
 
-void warn(const WorkerOptions& options, const std::string& text) {
-  if (options.on_warning) return options.on_warning(text);
-  static bool printed = false;
-  if (!std::exchange(printed, true)) std::fprintf(stderr, "miniray: %s\n", text.c_str());
-}
-
-void check_fork_is_safe(const WorkerOptions& options, const OpenMpAfterFork& openmp) {
-  if (cuda_context_is_live())
-    throw UsageError(
-        "cannot fork a worker: this process holds a live CUDA context, which does not survive a fork. "
-        "Start the worker before CUDA is first used, or with start=\"spawn\" (C++: Worker::spawn)");
-  if (openmp.needed())
-    warn(options,
-         "GNU OpenMP (torch and others use it) has threads in this process, which do not survive a fork. "
-         "The worker's parallel regions run on one thread; use start=\"spawn\" for more");
-  else if (options.warn_of_threads && system::thread_count() > 1)
-    warn(options,
-         "this process has several threads; a forked worker gets only the calling one, and locks that the "
-         "others hold stay locked in it. Start workers before threads, or use Worker::spawn");
-}
-
-// What a coordinator holds of a worker besides the channel: made before the process, told to it by its descriptors.
-struct Ties {
-  Fd lifeline;    // its closing ends the worker
-  Fd crash_file;  // the worker writes its stack there, should it crash
-  std::uint64_t memory_kills = out_of_memory_kills();
-};
-
-// The worker's ends of everything.
-struct WorkerEnds {
-  Fd socket, lifeline;
-  int crash_file;
-  [[nodiscard]] std::array<int, 3> numbers() const { return {socket.get(), lifeline.get(), crash_file}; }
-};
-
-std::tuple<Fd, Ties, WorkerEnds> make_ends() {
-  (void)tracing();  // a trace file that cannot be opened is reported before there is a process
-  auto [socket_here, socket_there] = system::socket_pair();
-  auto [lifeline_here, lifeline_there] = system::socket_pair();
-  Ties ties{std::move(lifeline_here), system::memory_file("miniray-crash")};
-  const int crash_file = ties.crash_file.get();
-  return {std::move(socket_here), std::move(ties),
-          WorkerEnds{std::move(socket_there), std::move(lifeline_there), crash_file}};
-}
-
-}  // namespace
-
-class Worker::State {
- public:
-  State(WorkerOptions options, Channel channel, ChildProcess process, Ties ties)
-      : options_(std::move(options)),
-        channel_(std::move(channel)),
-        process_(std::move(process)),
-        ties_(std::move(ties)),
-        generation_(process_generation()) {}
-
-  static std::unique_ptr<State> fork(const WorkFunction& work, WorkerOptions options);
-  static std::unique_ptr<State> spawn(const std::vector<std::string>& command, WorkerOptions options);
-  static std::unique_ptr<State> adopt(WorkerOptions options, pid_t pid, Fd socket, Ties ties);
-  static std::unique_ptr<State> adopt_or_end(WorkerOptions options, pid_t pid, Fd socket, Ties ties);
-
-  /// A call on the channel whose end of stream is explained.
-  template <class Call>
-  auto talk(Call call);
-  /// Throws if the message is the work function's end.
-  Message deliver(Message message);
-  int wait(std::optional<double> timeout_s);
-  void kill(int signal);
-  void close(double grace_s);
-
-  Channel& channel() { return channel_; }
-  ChildProcess& process() { return process_; }
-  std::string name;
-
- private:
-  void require_ours(const char* operation) const;
-  [[noreturn]] void explain_end();
-  [[noreturn]] void end_of_stream() const;
-  WorkerError error_in(const Message& message) const;
-  bool wait_for_exit(const Deadline& deadline);
-  DeathCertificate certificate();
-  void report_undelivered();
-
-  WorkerOptions options_;
-  Channel channel_;
-  ChildProcess process_;
-  Ties ties_;
-  std::uint64_t generation_;
-  bool returned_ = false;
-  bool killed_here_ = false;
-  bool ended_by_itself_ = false;  // before it was told to
-  bool told_ = false;             // the user has heard how it ended
-  std::optional<WorkerError> error_;
-  std::optional<DeathCertificate> certificate_;
-};
-
-std::unique_ptr<Worker::State> Worker::State::adopt(WorkerOptions options, pid_t pid, Fd socket, Ties ties) {
-  const std::string name = "worker " + std::to_string(pid) + (options.name.empty() ? "" : " (" + options.name + ")");
+ChannelOptions channel_options(const WorkerOptions& options, std::string peer) {
   ChannelOptions channel;
-  channel.peer = name;
+  channel.peer = std::move(peer);
   channel.codec = options.codec;
   channel.shared_memory = options.shared_memory;
   channel.spin_us = options.spin_us;
   channel.inbox_bytes_max = options.inbox_bytes_max;
   channel.on_interrupt = options.on_interrupt;
-  // Only the socket's end is waited for; should somebody keep it open past the process's death, this tells.
-  channel.peer_is_gone = [pid] { return !ChildProcess(pid).running(); };
-  auto state = std::make_unique<State>(std::move(options), Channel(socket.release(), std::move(channel)),
-                                       ChildProcess(pid), std::move(ties));
-  state->name = name;
-  return state;
+  return channel;
 }
 
-// A process that cannot be talked to must not stay.
-std::unique_ptr<Worker::State> Worker::State::adopt_or_end(WorkerOptions options, pid_t pid, Fd socket, Ties ties) {
-  try {
-    return adopt(std::move(options), pid, std::move(socket), std::move(ties));
-  } catch (...) {
-    ChildProcess process(pid);
-    process.signal_group(SIGKILL);
-    process.reap();
-    throw;
-  }
+std::string local_name(pid_t pid, const WorkerOptions& options) {
+  return "worker " + std::to_string(pid) + (options.name.empty() ? "" : " (" + options.name + ")");
 }
 
-std::unique_ptr<Worker::State> Worker::State::fork(const WorkFunction& work, WorkerOptions options) {
+}  // namespace
+
+// Only the socket's end is waited for; should it not come, or come late, the process tells.
+Worker::State::State(std::string worker_name, const WorkerOptions& options, Fd socket,
+                     std::unique_ptr<WorkerProcess> process)
+    : name(std::move(worker_name)),
+      process_(std::move(process)),
+      channel_([&] {
+        ChannelOptions channel = channel_options(options, name);
+        channel.peer_is_gone = [asked = process_.get()] { return asked->is_gone(); };
+        return Channel(socket.release(), std::move(channel));
+      }()),
+      on_interrupt_(options.on_interrupt),
+      generation_(process_generation()) {}
+
+Worker::Worker(const WorkFunction& work, WorkerOptions options) {
   if (!work) throw UsageError("Worker was given an empty function");
-  prepare_crash_stacks();
-  const OpenMpAfterFork openmp;
-  check_fork_is_safe(options, openmp);
-  auto [socket, ties, ends] = make_ends();
-  const std::array<int, 3> keep = ends.numbers();
-  const ForkHooks hooks{options.before_fork, options.after_fork_in_parent, options.after_fork_in_child};
-  const pid_t coordinator = getpid();
-  const pid_t pid = fork_process(keep, hooks, [&] {
-    openmp.run_in_child();
-    if (openmp.needed() && options.limit_threads_in_child) options.limit_threads_in_child();
-    become_worker(keep[1], keep[2]);
-    ChannelOptions channel = worker_channel_options(coordinator);
-    channel.codec = options.codec;
-    channel.shared_memory = options.shared_memory;
-    channel.spin_us = options.spin_us;
-    channel.inbox_bytes_max = options.inbox_bytes_max;
-    channel.on_interrupt = options.on_interrupt;
-    return run_work_function(work, Channel(keep[0], std::move(channel)));
+  auto [here, there] = system::socket_pair();
+  const std::array<int, 1> keep{there.get()};
+  const std::string coordinator = "coordinator " + std::to_string(getpid());
+  auto process = LocalProcess::fork(options.fork, keep, [&] {
+    return run_work_function(work, Channel(keep[0], channel_options(options, coordinator)));
   });
-  return adopt_or_end(std::move(options), pid, std::move(socket), std::move(ties));
+  const std::string name = local_name(process->pid(), options);
+  state_ = std::make_unique<State>(name, options, std::move(here), std::move(process));
 }
 
-std::unique_ptr<Worker::State> Worker::State::spawn(const std::vector<std::string>& command, WorkerOptions options) {
+Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions options) {
   if (command.empty()) throw UsageError("Worker::spawn was given an empty command");
-  auto [socket, ties, ends] = make_ends();
-  const std::array<int, 3> keep = ends.numbers();
-  const std::string setting = "MINIRAY_SPAWNED=" + std::to_string(keep[0]) + "," + std::to_string(keep[1]) + "," +
-                              std::to_string(keep[2]) + "," + std::to_string(getpid()) + "," +
-                              (options.shared_memory ? "1," : "0,") + name_of(options.codec);
-  const pid_t pid = spawn_process(command, {setting}, keep);
-  return adopt_or_end(std::move(options), pid, std::move(socket), std::move(ties));
+  auto [here, there] = system::socket_pair();
+  const std::array<int, 1> keep{there.get()};
+  auto process = LocalProcess::spawn(command, keep, [&](int lifeline, int crash_file) {
+    return "MINIRAY_SPAWNED=" + std::to_string(keep[0]) + "," + std::to_string(lifeline) + "," +
+           std::to_string(crash_file) + "," + std::to_string(getpid()) + "," + (options.shared_memory ? "1," : "0,") +
+           name_of(options.codec);
+  });
+  const std::string name = local_name(process->pid(), options);
+  return Worker(std::make_unique<State>(name, options, std::move(here), std::move(process)));
 }
 
 void Worker::State::end_of_stream() const {
@@ -196,9 +88,9 @@ void Worker::State::explain_end() {
   if (const Message* last = channel_.newest(); last != nullptr && last->kind == Message::Kind::error)
     throw error_in(*last);
   if (returned_ || (channel_.newest() != nullptr && channel_.newest()->kind == Message::Kind::end)) end_of_stream();
-  if (channel_.closed() && (!process_.status() || process_.status()->exit_code == 0 || killed_here_))
+  if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
     throw EndOfStream("the channel to " + name + " was closed here");
-  if (!wait_for_exit(Deadline::in_ms(limits::exit_wait_ms)))
+  if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
     throw EndOfStream(name + " closed its channel, though its process still runs; there are no more messages");
   throw WorkerDied(certificate());
 }
@@ -230,12 +122,12 @@ void Worker::State::require_ours(const char* operation) const {
 
 // Waits for the process to end, reading what it still sends: it may be waiting for just that.
 bool Worker::State::wait_for_exit(const Deadline& deadline) {
-  while (process_.running()) {
+  while (process_->running()) {
     const bool listen = !channel_.closed() && !channel_.ended();
     const short events = static_cast<short>(POLLIN | (channel_.has_unsent() ? POLLOUT : 0));
-    std::array<pollfd, 2> watched{{{process_.pidfd(), POLLIN, 0}, {listen ? channel_.fileno() : -1, events, 0}}};
+    std::array<pollfd, 2> watched{{{process_->fileno(), POLLIN, 0}, {listen ? channel_.fileno() : -1, events, 0}}};
     system::poll_many(watched, deadline.poll_ms(limits::wait_slice_ms));
-    if (options_.on_interrupt) options_.on_interrupt();
+    if (on_interrupt_) on_interrupt_();
     if (watched[1].revents != 0 && channel_.inbox_is_full())
       throw InboxFull("cannot wait for " + name +
                       ": it has sent all that the inbox may hold, and cannot end before "
@@ -243,7 +135,7 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
     if (watched[1].revents != 0) channel_.pump();
     if (watched[0].revents == 0 && deadline.passed()) return false;
   }
-  process_.reap();
+  (void)process_->ending();
   return true;
 }
 
@@ -251,31 +143,21 @@ int Worker::State::wait(std::optional<double> timeout_s) {
   require_ours("wait for");
   if (!wait_for_exit(Deadline::in_seconds(timeout_s)))
     throw TimeoutError(name + " still runs after " + std::to_string(*timeout_s) + " s");
-  const ExitStatus& status = process_.reap();
-  return status.signal != 0 ? -status.signal : status.exit_code;
+  const DeathCertificate& ending = process_->ending();
+  if (!ending.lost.empty()) throw WorkerDied(certificate());
+  return ending.signal != 0 ? -ending.signal : ending.exit_code;
 }
 
 void Worker::State::kill(int signal) {
   require_ours("signal");
   killed_here_ = killed_here_ || signal == SIGKILL;
-  if (signal == SIGKILL)
-    process_.signal_group(signal);
-  else if (!process_.signal(signal))
-    throw UsageError("there is no signal " + std::to_string(signal));
+  if (!process_->signal(signal)) throw UsageError("there is no signal " + std::to_string(signal));
 }
 
 DeathCertificate Worker::State::certificate() {
-  if (certificate_) return *certificate_;
-  const ExitStatus& status = process_.reap();
-  DeathCertificate made;
+  DeathCertificate made = process_->ending();
   made.worker = name;
-  made.exit_code = status.exit_code;
-  made.signal = status.signal;
-  made.peak_bytes = status.peak_bytes;
-  made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
-  made.stack = demangle_stack(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max));
   made.last_messages = channel_.recent_messages();
-  certificate_ = made;
   return made;
 }
 
@@ -288,8 +170,8 @@ void Worker::State::report_undelivered() {
     std::fprintf(stderr, "miniray: nobody received this: %s\n", error_in(*last).what());
     return;
   }
-  const ExitStatus& status = process_.reap();
-  if (status.signal != 0 || status.exit_code > 0 || (status.exit_code == 0 && ended_by_itself_))
+  const DeathCertificate& ending = process_->ending();
+  if (!ending.lost.empty() || ending.signal != 0 || ending.exit_code > 0 || (ending.exit_code == 0 && ended_by_itself_))
     std::fprintf(stderr, "miniray: nobody noticed this: %s\n", certificate().text().c_str());
 }
 
@@ -305,14 +187,10 @@ void Worker::State::close(double grace_s) {
     wait_for_exit(Deadline::never());
   }
   report_undelivered();
-  ties_ = {{}, {}, ties_.memory_kills};
+  process_->forget();
 }
 
-Worker::Worker(const WorkFunction& work, WorkerOptions options) : state_(State::fork(work, std::move(options))) {}
 Worker::Worker(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions options) {
-  return Worker(State::spawn(command, std::move(options)));
-}
 Worker::Worker(Worker&&) noexcept = default;
 Worker& Worker::operator=(Worker&& other) noexcept {
   if (this == &other) return *this;
@@ -326,7 +204,7 @@ Worker::~Worker() {
   try {
     state_->close(limits::close_grace_ms / 1000.0);
   } catch (const std::exception& error) {  // an interrupt during the grace; the worker must end all the same
-    state_->process().signal_group(SIGKILL);
+    state_->process().signal(SIGKILL);
   }
 }
 
@@ -356,7 +234,7 @@ void Worker::kill(int signal) { state_->kill(signal); }
 void Worker::close(double grace_s) { state_->close(grace_s); }
 pid_t Worker::pid() const { return state_->process().pid(); }
 int Worker::fileno() const { return state_->channel().fileno(); }
-int Worker::pidfd() const { return state_->process().pidfd(); }
+int Worker::process_fileno() const { return state_->process().fileno(); }
 const std::string& Worker::name() const { return state_->name; }
 Channel& Worker::channel() { return state_->channel(); }
 

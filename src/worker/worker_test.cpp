@@ -177,7 +177,7 @@ TEST_CASE("workers die with their coordinator, even by SIGKILL, and so does what
 
 TEST_CASE("a worker that a thread started outlives the thread") {
   std::optional<Worker> worker;
-  std::thread starter([&] { worker.emplace(echo, WorkerOptions{.on_warning = [](const std::string&) {}}); });
+  std::thread starter([&] { worker.emplace(echo, WorkerOptions{.fork = {.on_warning = [](const std::string&) {}}}); });
   starter.join();
   worker->send("still here");
   CHECK(worker->recv() == Value("still here"));

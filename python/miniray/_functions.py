@@ -1,0 +1,100 @@
+"""Work functions by name: how a server finds what a connection asks for, and how a function is named in return."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from miniray import _core, _spawned
+
+
+def find(name: str) -> Callable[[_core.Handle], Any]:
+    """The function that "module.function" names, ready to run in a server's worker. Imports what it needs to."""
+    return _in_worker(_look_up(name))
+
+
+def _look_up(name: str) -> Callable[[_core.Handle], Any]:
+    if name.startswith("__main__."):
+        found = _main()
+        rest = name.split(".")[1:]
+    else:
+        found, rest = _import(name)
+    for part in rest:
+        if not hasattr(found, part):
+            hint = _spawned.stopped_at()
+            raise AttributeError(f"{name} is not there: {found!r} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{name} is a {type(found).__name__}, not a function that takes a handle")
+    return found  # type: ignore[no-any-return]
+
+
+def _main() -> Any:
+    return sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
+
+
+def _import(name: str) -> tuple[Any, list[str]]:
+    """The longest part of the name that is a module, and what is left."""
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError(f'a work function is named "module.function", not {name!r}')
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
+        try:
+            return importlib.import_module(module), parts[end:]
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if end == 1 or not (module == missing or module.startswith(missing + ".")):
+                raise
+    raise AssertionError("unreachable")
+
+
+def explain(name: str, error: BaseException) -> str:
+    """Why the function cannot be had, for whoever asked for it."""
+    if isinstance(error, (AttributeError, TypeError, ValueError)) and str(error).startswith((name, "a work function")):
+        return str(error)
+    below = error.__traceback__
+    while below is not None and _is_machinery(below.tb_frame.f_code.co_filename):
+        below = below.tb_next  # the user's own frames begin after these
+    text = "".join(traceback.format_exception(type(error), error, below))
+    cure = ""
+    if isinstance(error, ModuleNotFoundError):
+        cure = f"\nInstall {error.name} on this machine, or put its file beside the coordinator's script."
+    return f"cannot import {name}:\n{text.rstrip()}{cure}"
+
+
+def _is_machinery(file: str) -> bool:
+    return "importlib" in file or file.startswith(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+
+
+def _in_worker(work_fn: Callable[[_core.Handle], Any]) -> Callable[[_core.Handle], Any]:
+    """What has to be put right in a process that was forked from a server, before the function runs."""
+
+    def run(handle: _core.Handle) -> Any:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for key, value in _core._environment().items():
+            if os.environb.get(key) != value:
+                os.environb[key] = value
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(line_buffering=True)  # what was printed is out, even if the process is killed
+        return work_fn(handle)
+
+    return run
+
+
+def name_of(work_fn: str | Callable[..., Any]) -> str:
+    """How another machine finds the function."""
+    if isinstance(work_fn, str):
+        if "." not in work_fn and ":" not in work_fn:
+            raise ValueError(f'a work function is named "module.function", not {work_fn!r}')
+        return work_fn
+    specification = _spawned.describe(work_fn)
+    module = specification["module"] or "__main__"
+    return f"{module}.{specification['qualname']}"

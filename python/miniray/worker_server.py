@@ -1,0 +1,78 @@
+"""A server that starts a worker for every connection: run it where the workers shall run.
+
+python -m miniray.worker_server --port 10000 --workers 4 --work-fn my_module.train_fn
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from miniray import _core, _functions
+
+
+class WorkerServer(_core.WorkerServer):
+    """Listen on ``host:port``, and fork a worker that runs ``work_fn(handle)`` for each connection.
+
+    ``work_fn`` is a function or its name, "module.function", imported now; a connection may name another. Port 0 is any
+    free one: see ``port``. At most ``num_workers`` live at a time (None: as many as come). Only who has the key is let
+    in: ``key``, MINIRAY_KEY, or ~/.miniray/key, which is made on first use.
+
+    A worker ends with its connection, and all of them with the server.
+    """
+
+    def __init__(
+        self,
+        host: str = "0.0.0.0",
+        port: int = 10000,
+        work_fn: str | Callable[[_core.Handle], Any] | None = None,
+        num_workers: int | None = None,
+        *,
+        key: str | None = None,
+    ) -> None:
+        from miniray.worker import _stop_import
+
+        _stop_import()
+        if num_workers is not None and num_workers < 1:
+            raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
+        if isinstance(work_fn, str):
+            work = _functions.find(work_fn)
+        else:
+            work = _functions._in_worker(work_fn) if work_fn is not None else None  # type: ignore[assignment]
+        super().__init__(host, port, work, num_workers or 0, key or "")
+
+
+def main() -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="python -m miniray.worker_server",
+        description="Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key).",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="the address to listen on (default: all of this machine's)")
+    parser.add_argument("--port", type=int, default=10000, help="0: any that is free (default: 10000)")
+    parser.add_argument("--workers", type=int, default=None, help="at most so many at a time (default: no limit)")
+    parser.add_argument("--work-fn", help="module.function; without it, connections must say what to run")
+    options = parser.parse_args()
+    sys.path.insert(0, os.getcwd())
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        server = WorkerServer(options.host, options.port, options.work_fn, options.workers)
+        work = options.work_fn or "what connections ask for"
+        print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except (OSError, ValueError, ImportError, AttributeError, TypeError) as error:
+        sys.exit(f"miniray worker-server: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+// The parts of miniray.RemoteWorker and miniray.create_remote_workers that are in the core.
+#include "miniray/remote_worker.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include "conversation.hpp"
+#include "ready_worker.hpp"
+
+namespace miniray::python {
+
+namespace {
+
+RemoteOptions remote_options(const std::string& work_fn, const std::string& key, double connect_timeout_s,
+                             double unreachable_s, const std::string& codec, std::optional<int> spin_us,
+                             std::uint64_t inbox_bytes_max) {
+  RemoteOptions options;
+  options.work_fn = work_fn;
+  options.key = key;
+  options.connect_timeout_s = connect_timeout_s;
+  options.unreachable_s = unreachable_s;
+  options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max);
+  return options;
+}
+
+using Addresses = std::vector<std::pair<std::string, int>>;
+
+}  // namespace
+
+void bind_remote_worker(nb::module_& module) {
+  using namespace nb::literals;
+  // The Python class miniray.Worker wraps one of these: a worker that was made elsewhere in the core.
+  nb::class_<ReadyWorker>(module, "_ReadyWorker");
+  module.def(
+      "_connect",
+      [](const Addresses& addresses, const std::string& work_fn, const std::string& key, double connect_timeout_s,
+         double unreachable_s, const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+        const RemoteOptions options =
+            remote_options(work_fn, key, connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max);
+        std::vector<RemoteAddress> all;
+        all.reserve(addresses.size());
+        for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}});
+        std::vector<Worker> workers;
+        {
+          const nb::gil_scoped_release released;
+          workers = create_remote_workers(all);
+        }
+        return wrap_ready(std::move(workers));
+      },
+      "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(),
+      "inbox_bytes_max"_a,
+      nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str, connect_timeout_s: float, "
+              "unreachable_s: float, codec: str, spin_us: int | None, inbox_bytes_max: int) -> list[_ReadyWorker]"));
+}
+
+nb::list wrap_ready(std::vector<Worker> workers) {
+  nb::list ready;
+  for (Worker& worker : workers) ready.append(nb::cast(ReadyWorker{std::make_unique<Worker>(std::move(worker))}));
+  return ready;
+}
+
+}  // namespace miniray::python

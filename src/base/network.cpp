@@ -1,0 +1,210 @@
+#include "base/network.hpp"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <sstream>
+
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray::network {
+namespace {
+
+constexpr int accept_backlog = 4096;
+
+Address unix_address(const std::string& path) {
+  sockaddr_un name{};
+  if (path.size() >= sizeof(name.sun_path))
+    throw UsageError("the path of a socket may have " + std::to_string(sizeof(name.sun_path) - 1) +
+                     " characters, and this one has more: " + path);
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+  Address address;
+  std::memcpy(&address.storage, &name, sizeof(name));
+  address.size = sizeof(name);
+  return address;
+}
+
+Address name_of_socket(int socket, int (*get)(int, sockaddr*, socklen_t*)) {
+  Address address;
+  address.size = sizeof(address.storage);
+  if (get(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) address.size = 0;
+  return address;
+}
+
+int port_of(const Address& address) {
+  if (address.storage.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+  if (address.storage.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
+  return 0;
+}
+
+void set_option(int socket, int level, int name, int value, const char* what) {
+  if (setsockopt(socket, level, name, &value, sizeof(value)) != 0) throw SystemError(what, errno);
+}
+
+// The inode of the socket that listens on a port, from the kernel's table.
+std::string listening_inode(int port) {
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::istringstream lines(system::read_small_file(table));
+    std::string line;
+    while (std::getline(lines, line)) {
+      unsigned local_port = 0, state = 0;
+      char inode[32] = {};
+      const int found =
+          std::sscanf(line.c_str(), "%*s %*[0-9A-F]:%x %*s %x %*s %*s %*s %*s %*s %31s", &local_port, &state, inode);
+      constexpr unsigned listening = 0x0A;
+      if (found == 3 && state == listening && local_port == static_cast<unsigned>(port)) return inode;
+    }
+  }
+  return {};
+}
+
+// "process 1234 (python train.py)", as far as this user may know it.
+std::string owner_of_port(int port) {
+  const std::string wanted = "socket:[" + listening_inode(port) + "]";
+  const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
+  while (const dirent* process = processes ? readdir(processes.get()) : nullptr) {
+    if (std::strspn(process->d_name, "0123456789") != std::strlen(process->d_name)) continue;
+    const std::string folder = "/proc/" + std::string(process->d_name);
+    const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir((folder + "/fd").c_str()), &closedir);
+    while (const dirent* descriptor = descriptors ? readdir(descriptors.get()) : nullptr) {
+      std::array<char, 64> target{};
+      const ssize_t size = readlink((folder + "/fd/" + descriptor->d_name).c_str(), target.data(), target.size() - 1);
+      if (size <= 0 || wanted != target.data()) continue;
+      std::string command = system::read_small_file((folder + "/cmdline").c_str());
+      std::ranges::replace(command, '\0', ' ');
+      while (command.ends_with(' ')) command.pop_back();
+      return "process " + std::string(process->d_name) + " (" + command.substr(0, 200) + ")";
+    }
+  }
+  return "another process";
+}
+
+}  // namespace
+
+bool is_path(const std::string& host) { return host.find('/') != std::string::npos; }
+
+std::string Address::text() const {
+  if (storage.ss_family == AF_UNIX) {
+    const auto* name = reinterpret_cast<const sockaddr_un*>(&storage);
+    return size > sizeof(sa_family_t) ? name->sun_path : "a process of this machine";
+  }
+  std::array<char, NI_MAXHOST> host{};
+  if (size == 0 || getnameinfo(get(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "an unknown address";
+  const std::string port = ":" + std::to_string(port_of(*this));
+  return storage.ss_family == AF_INET6 ? "[" + std::string(host.data()) + "]" + port : host.data() + port;
+}
+
+std::vector<Address> resolve(const std::string& host, int port) {
+  if (is_path(host)) return {unix_address(host)};
+  if (port < 0 || port > 65535) throw UsageError("a port is a number from 0 to 65535, not " + std::to_string(port));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = host.empty() ? AI_PASSIVE : 0;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0)
+    throw UnknownHost("cannot find the host \"" + host + "\": " + gai_strerror(error) +
+                      ". Is the name right? `getent hosts " + host + "` shows what this machine knows of it");
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
+  std::vector<Address> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    Address& address = addresses.emplace_back();
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.size = one->ai_addrlen;
+  }
+  // "localhost" is both ::1 and 127.0.0.1; servers mostly listen on the latter.
+  std::ranges::stable_partition(addresses, [](const Address& one) { return one.storage.ss_family == AF_INET; });
+  return addresses;
+}
+
+Fd listen(const Address& address) {
+  const bool is_unix = address.storage.ss_family == AF_UNIX;
+  const int number = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (number < 0) throw SystemError("make a socket", errno);
+  Fd listener(number);
+  if (!is_unix) set_option(number, SOL_SOCKET, SO_REUSEADDR, 1, "set SO_REUSEADDR");
+  if (bind(number, address.get(), address.size) != 0 || ::listen(number, accept_backlog) != 0) {
+    if (errno == EADDRINUSE && !is_unix)
+      throw SystemError("listen on " + address.text() + ", which " + owner_of_port(port_of(address)) +
+                            " has. End that, or choose another port (0: any that is free)",
+                        EADDRINUSE);
+    throw SystemError("listen on " + address.text(), errno);
+  }
+  return listener;
+}
+
+int local_port(int socket) { return port_of(name_of_socket(socket, getsockname)); }
+
+std::optional<Accepted> accept(int listener) {
+  Address address;
+  address.size = sizeof(address.storage);
+  const int number =
+      accept4(listener, reinterpret_cast<sockaddr*>(&address.storage), &address.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (number >= 0) return Accepted{Fd(number), address.text()};
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+    throw SystemError("accept a connection (raise the limit on open files, `ulimit -n`)", errno);
+  return std::nullopt;  // nobody, or somebody who has left again
+}
+
+Fd begin_connect(const Address& address) {
+  const int number = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (number < 0) throw SystemError("make a socket (is the limit on open files, `ulimit -n`, reached?)", errno);
+  Fd connecting(number);
+  if (connect(number, address.get(), address.size) != 0 && errno != EINPROGRESS)
+    throw SystemError("connect to " + address.text(), errno);
+  return connecting;
+}
+
+int connect_error(int socket) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+void set_blocking(int descriptor, bool blocking) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  if (flags < 0 || fcntl(descriptor, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) != 0)
+    throw SystemError("make a descriptor wait, or not", errno);
+}
+
+void notice_dead_peer(int socket, int after_ms) {
+  if (system::is_unix_socket(socket)) return;
+  constexpr int probes = 3;
+  const int step_s = std::max(1, after_ms / 1000 / (probes + 1));
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "set SO_KEEPALIVE");
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, step_s, "set TCP_KEEPIDLE");
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, step_s, "set TCP_KEEPINTVL");
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes, "set TCP_KEEPCNT");
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 0, "set TCP_USER_TIMEOUT");
+}
+
+void notice_deaf_peer(int socket, int after_ms) {
+  if (system::is_unix_socket(socket)) return;
+  notice_dead_peer(socket, after_ms);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, after_ms, "set TCP_USER_TIMEOUT");
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
+}
+
+}  // namespace miniray::network

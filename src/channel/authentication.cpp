@@ -1,0 +1,247 @@
+#include "channel/authentication.hpp"
+
+#include <bearssl.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/fd.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::string_view client_magic = "MiniRay?";
+constexpr std::string_view server_magic = "MiniRay!";
+constexpr std::size_t nonce_bytes = 32, proof_bytes = 32;
+constexpr std::size_t client_hello_bytes = 8 + 4 + nonce_bytes;
+constexpr std::size_t server_head_bytes = 8 + 4 + 4;
+constexpr std::size_t server_rest_bytes = nonce_bytes + proof_bytes;
+
+void fill_randomly(std::span<unsigned char> room) {
+  while (!room.empty()) {
+    const ssize_t size = getrandom(room.data(), room.size(), 0);
+    if (size < 0 && errno != EINTR) throw SystemError("get random numbers", errno);
+    if (size > 0) room = room.subspan(static_cast<std::size_t>(size));
+  }
+}
+
+std::string random_string(std::size_t bytes) {
+  std::string text(bytes, '\0');
+  fill_randomly({reinterpret_cast<unsigned char*>(text.data()), text.size()});
+  return text;
+}
+
+// Takes as long wherever the first difference is.
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+void append_number(std::string& out, std::uint32_t number) {
+  out.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+std::uint32_t number_at(std::string_view bytes, std::size_t at) {
+  std::uint32_t number = 0;
+  std::memcpy(&number, bytes.data() + at, sizeof(number));
+  return number;
+}
+
+std::string versions_differ(std::uint32_t theirs) {
+  return "it speaks version " + std::to_string(theirs) + " of MiniRay's protocol, and this side version " +
+         std::to_string(protocol_version) + ": install the same MiniRay on both machines";
+}
+
+const char* const wrong_key =
+    "it has another key. Give both sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both";
+
+std::string make_key_file(const std::filesystem::path& path) {
+  const std::string text = Key::random().hex() + "\n";
+  std::filesystem::create_directories(path.parent_path());
+  std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all);
+  // Written beside and linked into place, so that two programs that start together agree on one key.
+  const std::string beside = path.string() + "." + random_hex(8);
+  const int number = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (number < 0) throw SystemError("make the key file " + path.string(), errno);
+  const Fd file(number);
+  const bool written = write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  if (written) (void)link(beside.c_str(), path.c_str());  // if another was first, its key counts
+  unlink(beside.c_str());
+  if (!written) throw SystemError("write the key file " + path.string(), error);
+  return system::read_small_file(path.c_str());
+}
+
+}  // namespace
+
+std::string to_hex(std::span<const unsigned char> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const unsigned char byte : bytes) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+std::string random_hex(std::size_t bytes) {
+  const std::string random = random_string(bytes);
+  return to_hex({reinterpret_cast<const unsigned char*>(random.data()), random.size()});
+}
+
+std::string content_hash(std::string_view content) {
+  br_sha256_context context;
+  br_sha256_init(&context);
+  br_sha256_update(&context, content.data(), content.size());
+  std::array<unsigned char, br_sha256_SIZE> hash{};
+  br_sha256_out(&context, hash.data());
+  return to_hex(hash);
+}
+
+Key Key::random() {
+  Key key;
+  fill_randomly(key.data_);
+  return key;
+}
+
+Key Key::from_hex(std::string_view text, const std::string& where) {
+  while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.remove_suffix(1);
+  const bool right = text.size() == 2 * bytes && text.find_first_not_of("0123456789abcdefABCDEF") == text.npos;
+  if (!right)
+    throw UsageError("the key in " + where + " must be " + std::to_string(2 * bytes) +
+                     " hexadecimal digits. Make one with: head -c 32 /dev/urandom | xxd -p -c 64");
+  Key key;
+  for (std::size_t i = 0; i < bytes; ++i)
+    key.data_[i] = static_cast<unsigned char>(std::strtoul(std::string(text.substr(2 * i, 2)).c_str(), nullptr, 16));
+  return key;
+}
+
+Key Key::of_user() {
+  if (const char* setting = std::getenv("MINIRAY_KEY")) return from_hex(setting, "MINIRAY_KEY");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0')
+    throw UsageError("there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set");
+  const std::filesystem::path path = std::filesystem::path(home) / ".miniray" / "key";
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) return from_hex(make_key_file(path), path.string());
+  if ((status.st_mode & 077) != 0 || (status.st_uid != geteuid() && geteuid() != 0))
+    throw UsageError("others may read the key file " + path.string() + ", so it is no secret. Make a new one: rm " +
+                     path.string() + " (and restart the servers that used it)");
+  return from_hex(system::read_small_file(path.c_str()), path.string());
+}
+
+std::string Key::hex() const { return to_hex(data_); }
+
+Handshake::Handshake(Role role, const Key& key) : key_(key) {
+  if (role == Role::server) {
+    expect(Step::client_hello, client_hello_bytes);
+    return;
+  }
+  client_nonce_ = random_string(nonce_bytes);
+  output_ = client_magic;
+  append_number(output_, protocol_version);
+  output_ += client_nonce_;
+  expect(Step::server_hello_head, server_head_bytes);
+}
+
+void Handshake::expect(Step step, std::size_t bytes) {
+  step_ = step;
+  expected_ = bytes;
+  input_.clear();
+}
+
+void Handshake::refuse(Refusal refusal, std::string complaint) {
+  refusal_ = refusal;
+  complaint_ = std::move(complaint);
+  expect(Step::failed, 0);
+}
+
+// Bound to both nonces and to the side that gives it, so that nobody can answer with what was heard elsewhere.
+std::string Handshake::proof(std::string_view label) const {
+  br_hmac_key_context key;
+  br_hmac_key_init(&key, &br_sha256_vtable, key_.get().data(), key_.get().size());
+  br_hmac_context context;
+  br_hmac_init(&context, &key, 0);
+  for (const std::string_view part : {label, std::string_view(client_nonce_), std::string_view(server_nonce_)})
+    br_hmac_update(&context, part.data(), part.size());
+  std::string made(proof_bytes, '\0');
+  br_hmac_out(&context, made.data());
+  return made;
+}
+
+void Handshake::feed(std::string_view arrived) {
+  MINIRAY_CHECK(arrived.size() <= wanted(), arrived.size(), wanted());
+  begun_ = begun_ || !arrived.empty();
+  input_ += arrived;
+  // What is no hello at all is seen at its first bytes.
+  if (step_ == Step::client_hello && !client_magic.starts_with(input_.substr(0, client_magic.size())))
+    return refuse(Refusal::other_version, "it does not speak MiniRay's protocol");
+  if (wanted() > 0) return;
+  switch (step_) {
+    case Step::client_hello:
+      return client_hello_arrived();
+    case Step::server_hello_head:
+      return server_hello_head_arrived();
+    case Step::server_hello_rest:
+      return server_hello_rest_arrived();
+    case Step::client_proof:
+      return client_proof_arrived();
+    case Step::done:
+    case Step::failed:
+      return;
+  }
+}
+
+void Handshake::client_hello_arrived() {
+  const std::uint32_t theirs = number_at(input_, client_magic.size());
+  output_ = server_magic;
+  append_number(output_, protocol_version);
+  if (theirs != protocol_version) {
+    append_number(output_, static_cast<std::uint32_t>(Refusal::other_version));
+    return refuse(Refusal::other_version, versions_differ(theirs));
+  }
+  append_number(output_, static_cast<std::uint32_t>(Refusal::none));
+  client_nonce_ = input_.substr(client_hello_bytes - nonce_bytes);
+  server_nonce_ = random_string(nonce_bytes);
+  output_ += server_nonce_ + proof("MiniRay server");
+  expect(Step::client_proof, proof_bytes);
+}
+
+void Handshake::server_hello_head_arrived() {
+  if (!input_.starts_with(server_magic))
+    return refuse(Refusal::other_version, "what listens there is no MiniRay worker server");
+  const std::uint32_t theirs = number_at(input_, server_magic.size());
+  const auto refusal = static_cast<Refusal>(number_at(input_, server_magic.size() + 4));
+  if (theirs != protocol_version || refusal == Refusal::other_version)
+    return refuse(Refusal::other_version, versions_differ(theirs));
+  if (refusal != Refusal::none)
+    return refuse(refusal, "it has more unfinished connections than it can hold. Try again later");
+  expect(Step::server_hello_rest, server_rest_bytes);
+}
+
+void Handshake::server_hello_rest_arrived() {
+  server_nonce_ = input_.substr(0, nonce_bytes);
+  if (!equal_in_constant_time(input_.substr(nonce_bytes), proof("MiniRay server")))
+    return refuse(Refusal::wrong_key, wrong_key);
+  output_ = proof("MiniRay client");
+  expect(Step::done, 0);
+}
+
+void Handshake::client_proof_arrived() {
+  if (!equal_in_constant_time(input_, proof("MiniRay client"))) return refuse(Refusal::wrong_key, wrong_key);
+  expect(Step::done, 0);
+}
+
+}  // namespace miniray

@@ -1,0 +1,72 @@
+// `miniray worker-server`: runs a function of a shared library for every connection.
+#include "miniray/worker_server.hpp"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+
+#include "cli/subcommands.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray::cli {
+namespace {
+
+std::atomic<int> signal_that_came = 0;  // a signal handler can be told things in no other way
+
+struct Options {
+  std::string host = "0.0.0.0", work_fn;
+  int port = 10000;
+  std::size_t workers = 0;
+};
+
+void serve(const Options& options) {
+  WorkerServerOptions server_options;
+  server_options.num_workers = options.workers;
+  server_options.find_work = find_in_library;
+  WorkerServer* serving = nullptr;
+  server_options.on_interrupt = [&serving] {
+    if (signal_that_came != 0 && serving != nullptr) serving->stop();
+  };
+  WorkerServer server(options.host, options.port, options.work_fn.empty() ? nullptr : find_in_library(options.work_fn),
+                      std::move(server_options));
+  serving = &server;
+  for (const int number : {SIGINT, SIGTERM}) signal(number, [](int came) { signal_that_came = came; });
+  std::printf("listening on %s:%d, running %s; Ctrl-C ends it and its workers\n", options.host.c_str(), server.port(),
+              options.work_fn.empty() ? "what connections ask for" : options.work_fn.c_str());
+  std::fflush(stdout);
+  server.serve_forever();
+}
+
+}  // namespace
+
+WorkFunction find_in_library(const std::string& name) {
+  const std::size_t colon = name.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == name.size())
+    throw UsageError("a work function is named \"./library.so:function\", not \"" + name + "\"");
+  const std::string path = name.substr(0, colon), symbol = name.substr(colon + 1);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+  if (library == nullptr) throw UsageError("cannot load " + path + ": " + dlerror());
+  auto* function = reinterpret_cast<void (*)(Handle&)>(dlsym(library, symbol.c_str()));
+  if (function == nullptr)
+    throw UsageError(path + " has no function " + symbol + ". Declare it extern \"C\" void " + symbol +
+                     "(miniray::Handle&)");
+  return function;
+}
+
+void add_worker_server(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "worker-server", "Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key)");
+  auto options = std::make_shared<Options>();
+  command->add_option("--host", options->host, "The address to listen on")->capture_default_str();
+  command->add_option("--port", options->port, "0: any that is free")->capture_default_str();
+  command->add_option("--workers", options->workers, "At most so many at a time (0: as many as come)");
+  command->add_option("--work-fn", options->work_fn,
+                      "./library.so:function, where the function is extern \"C\" void f(miniray::Handle&). Without it, "
+                      "connections must say what to run");
+  command->callback([options] { serve(*options); });
+}
+
+}  // namespace miniray::cli

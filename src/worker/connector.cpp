@@ -1,0 +1,146 @@
+#include "worker/connector.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/check.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+#include "worker/newcomer.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t answer_bytes_max = limits::request_bytes_max;
+
+std::string remedy(int error) {
+  if (error == ECONNREFUSED || error == ENOENT)
+    return "nobody listens there. Start a server on that machine: python -m miniray.worker_server --port ... --work-fn "
+           "..., or see whether it has ended";
+  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
+    return std::generic_category().message(error) +
+           ". Is the host up, and does a firewall let the port through? A cluster with tunnel=True needs no port";
+  return std::generic_category().message(error);
+}
+
+}  // namespace
+
+Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request)
+    : addresses_(std::move(addresses)), where_(std::move(where)), key_(key), request_(write_request(request)) {
+  MINIRAY_CHECK(!addresses_.empty());
+  try_next_address();
+}
+
+void Connector::try_next_address() {
+  while (true) {
+    try {
+      socket_ = network::begin_connect(addresses_[next_address_++]);
+      return;
+    } catch (const SystemError& error) {
+      if (next_address_ == addresses_.size())
+        throw Refused("cannot connect to " + where_ + ": " + remedy(error.error_number()));
+    }
+  }
+}
+
+short Connector::events() const { return step_ == Step::connecting ? POLLOUT : POLLIN; }
+
+std::string Connector::doing() const {
+  if (step_ == Step::connecting) return "connect to " + where_;
+  return step_ == Step::proving ? "agree on a key with " + where_ : "get an answer from " + where_;
+}
+
+void Connector::send(std::string_view bytes) {
+  if (!write_at_once(socket_.get(), bytes)) throw Refused("cannot " + doing() + ": it closed the connection");
+}
+
+bool Connector::receive(std::string& into, std::size_t wanted) {
+  std::array<std::byte, 4096> room;
+  while (into.size() < wanted) {
+    const std::size_t most = std::min(wanted - into.size(), room.size());
+    const system::Transfer transfer =
+        system::receive(socket_.get(), std::span(room).first(most), system::Block::no, nullptr);
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
+    if (transfer.outcome == system::Transfer::Outcome::closed)
+      throw Refused("cannot " + doing() + ": it closed the connection. Its log says why");
+    into.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  }
+  return true;
+}
+
+void Connector::connected() {
+  const int error = network::connect_error(socket_.get());
+  if (error != 0 && next_address_ < addresses_.size()) return try_next_address();
+  if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error));
+  if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
+  network::notice_deaf_peer(socket_.get(), limits::unreachable_ms);
+  step_ = Step::proving;
+  handshake_.emplace(Handshake::Role::client, key_);
+  send(handshake_->take_output());
+}
+
+void Connector::advance() {
+  if (step_ == Step::connecting) {
+    if (system::poll_one(socket_.get(), POLLOUT, 0) <= 0) return;
+    connected();
+    if (step_ == Step::connecting) return;
+  }
+  while (step_ == Step::proving) {
+    std::string arrived;
+    if (!receive(arrived, handshake_->wanted())) {
+      handshake_->feed(arrived);
+      return;
+    }
+    handshake_->feed(arrived);
+    if (handshake_->refusal())
+      throw Refused("the server at " + where_ + " and this side do not agree: " + handshake_->complaint());
+    if (!handshake_->done()) continue;
+    send(handshake_->take_output() + request_);
+    step_ = Step::asking;
+  }
+  if (answer_bytes_ == 0) {
+    if (!receive(input_, sizeof(std::uint32_t))) return;
+    std::uint32_t length = 0;
+    std::memcpy(&length, input_.data(), sizeof(length));
+    if (length == 0 || length > answer_bytes_max) throw ProtocolError("the answer from " + where_ + " is none");
+    answer_bytes_ = length;
+    input_.clear();
+  }
+  if (!receive(input_, answer_bytes_)) return;
+  answer_ = read_json_text(input_);
+  if (const Value* refused = answer_->find("refused"))
+    throw Refused("the server at " + where_ + " refused: " + refused->string());
+}
+
+Fd Connector::take_socket() {
+  network::set_blocking(socket_.get(), true);
+  return std::move(socket_);
+}
+
+void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
+                 const std::function<void()>& on_interrupt) {
+  while (true) {
+    std::vector<pollfd> watched;
+    std::vector<Connector*> waiting;
+    for (Connector* connector : connectors) {
+      if (!connector->done()) connector->advance();
+      if (connector->done()) continue;
+      watched.push_back({connector->fileno(), connector->events(), 0});
+      waiting.push_back(connector);
+    }
+    if (waiting.empty()) return;
+    const bool at_work = std::ranges::any_of(waiting, [](const Connector* one) { return one->asked(); });
+    if (!at_work && deadline.passed())
+      throw TimeoutError("cannot " + waiting.front()->doing() +
+                         " in time. Is the host up, and does a firewall let the port through?");
+    system::poll_many(watched, at_work ? limits::wait_slice_ms : deadline.poll_ms(limits::wait_slice_ms));
+    if (on_interrupt) on_interrupt();
+  }
+}
+
+}  // namespace miniray

@@ -1,0 +1,62 @@
+// The coordinator's way into a worker server: connects, proves itself, asks, and takes the answer, without waiting, so
+// that many can be on their way at once.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "base/network.hpp"
+#include "channel/authentication.hpp"
+#include "worker/request.hpp"
+
+namespace miniray {
+
+class Connector {
+ public:
+  /// `where` is how errors call the server.
+  Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request);
+
+  [[nodiscard]] bool done() const { return answer_.has_value(); }
+  /// The server knows what is wanted, and may be importing it: that takes as long as it takes.
+  [[nodiscard]] bool asked() const { return step_ == Step::asking; }
+  /// Goes on as far as it can. Throws Refused, UnknownHost, or what connecting throws.
+  void advance();
+  [[nodiscard]] int fileno() const { return socket_.get(); }
+  [[nodiscard]] short events() const;
+  [[nodiscard]] const Value& answer() const { return *answer_; }
+  [[nodiscard]] const std::string& where() const { return where_; }
+  /// What it was doing, for a time-out's text.
+  [[nodiscard]] std::string doing() const;
+  /// The connection, to be used by a channel.
+  [[nodiscard]] Fd take_socket();
+
+ private:
+  enum class Step : std::uint8_t { connecting, proving, asking };
+  void try_next_address();
+  void connected();
+  void send(std::string_view bytes);
+  bool receive(std::string& into, std::size_t wanted);  // false if more must come
+
+  std::vector<network::Address> addresses_;
+  std::size_t next_address_ = 0;
+  std::string where_;
+  Key key_;
+  std::string request_;
+  Fd socket_;
+  Step step_ = Step::connecting;
+  std::optional<Handshake> handshake_;
+  std::string input_;
+  std::size_t answer_bytes_ = 0;
+  std::optional<Value> answer_;
+};
+
+/// Brings all of them to their answers. TimeoutError names the first that was not let in before the deadline; a server
+/// that is at work for one of them is waited for.
+void connect_all(std::span<Connector*> connectors, const Deadline& deadline, const std::function<void()>& on_interrupt);
+
+}  // namespace miniray

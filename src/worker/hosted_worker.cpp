@@ -1,0 +1,208 @@
+#include "worker/hosted_worker.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+#include "worker/newcomer.hpp"
+#include "worker/remote_process.hpp"
+#include "worker/work_function.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t output_read_bytes = 64 * limits::kib;
+constexpr std::size_t line_bytes_max = 64 * limits::kib;  // a longer one is shown in pieces
+
+}  // namespace
+
+HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work,
+                           Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
+                           SupplyStore& supplies, std::uint64_t descriptor_limit)
+    : number_(number),
+      token_(request.token),
+      label_(request.label),
+      options_(options),
+      loop_(loop),
+      supplies_(supplies) {
+  auto [supply_here, supply_there] = system::socket_pair();
+  supply_ = std::move(supply_here);
+  Fd output_there;
+  if (options.on_output) {
+    std::tie(output_, output_there) = system::make_pipe();
+    network::set_blocking(output_.get(), false);
+  }
+  network::set_blocking(connections.data.get(), true);
+  network::notice_dead_peer(connections.data.get(), request.unreachable_ms);
+  const int data = connections.data.get(), supply = supply_there.get(),
+            output = output_there.valid() ? output_there.get() : -1;
+  std::vector<int> keep{data, supply};
+  if (output >= 0) keep.push_back(output);
+  process_ = LocalProcess::fork(options.fork, keep,
+                                [&] { return run_in_child(request, work, data, supply, output, descriptor_limit); });
+  data_ = std::move(connections.data);
+  if (label_.empty()) label_ = std::to_string(process_->pid());
+  exit_ = loop.watch(process_->fileno(), [this] { process_ended(); });
+  supply_watch_ = loop.watch(supply_.get(), [this] {
+    if (!supplies_.asked(number_, supply_.get())) supply_watch_.reset();
+  });
+  if (output_.valid()) output_watch_ = loop.watch(output_.get(), [this] { output_ready(); });
+  if (!connections.control.valid()) {  // then its own connection is all there is to tell of a coordinator that is gone
+    hangup_ = loop.watch(data_.get(), [this] { dismiss(""); }, system::Interest::hangup);
+    return;
+  }
+  write_at_once(connections.control.get(), with_length("{}"));
+  network::notice_deaf_peer(connections.control.get(), request.unreachable_ms);
+  network::set_blocking(connections.control.get(), true);
+  ChannelOptions control;
+  control.peer = "coordinator";
+  control.shared_memory = false;
+  control.message_bytes_max = limits::request_bytes_max;
+  control_.emplace(connections.control.release(), std::move(control));
+  control_watch_ = loop.watch(control_->fileno(), [this] { control_ready(); });
+}
+
+HostedWorker::~HostedWorker() { supplies_.gone(number_); }
+
+int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
+                               std::uint64_t descriptor_limit) const {
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGINT, SIG_DFL);
+  system::set_descriptor_limit(descriptor_limit);
+  for (const auto& [name, value] : request.environment) system::set_environment(name, value);
+  if (output >= 0) {
+    system::replace_descriptor(output, STDOUT_FILENO);
+    system::replace_descriptor(output, STDERR_FILENO);
+    ::close(output);
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line that was printed is there even if the process is killed
+  }
+  const Value answer{{"pid", static_cast<std::int64_t>(getpid())}, {"host", network::host_name()}};
+  write_at_once(data, with_length(write_json(answer)));
+  ChannelOptions channel;
+  channel.peer = "coordinator";
+  channel.codec = request.codec;
+  channel.shared_memory = request.shared_memory;
+  channel.on_interrupt = options_.on_interrupt_in_worker;
+  auto line = std::make_shared<SupplyLine>(Fd(supply));
+  channel.supply = [line](std::uint64_t number, std::uint64_t bytes) { return line->fetch(number, bytes); };
+  return run_work_function(work, Channel(data, std::move(channel)));
+}
+
+void HostedWorker::control_ready() {
+  try {
+    while (const std::optional<Message> message = control_->try_receive()) {
+      const Value order = decode(*message);
+      (void)process_->signal(static_cast<int>(order["signal"].integer()));
+    }
+    return;
+  } catch (const Error&) {  // it has left, or makes no sense
+  }
+  forget_control();
+  dismiss("");
+}
+
+void HostedWorker::forget_control() {
+  control_watch_.reset();
+  control_.reset();
+}
+
+void HostedWorker::dismiss(const std::string& why) {
+  hangup_.reset();
+  if (ended_) {  // nobody is left to take its last words
+    draining_.reset();
+    return;
+  }
+  if (kill_at_) return;
+  dismissed_why_ = why;
+  kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
+  system::shut_down(data_.get());
+}
+
+bool HostedWorker::tick() {
+  if (kill_at_ && !ended_ && kill_at_->passed()) {
+    kill();
+    kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
+  }
+  if (drain_until_ && drain_until_->passed()) {
+    draining_.reset();
+    forget_control();
+  }
+  return kill_at_ && !ended_;
+}
+
+void HostedWorker::output_ready() {
+  if (!read_output()) return;
+  const std::size_t last = unfinished_line_.rfind('\n');
+  std::size_t complete = last == std::string::npos ? 0 : last + 1;
+  if (unfinished_line_.size() - complete > line_bytes_max) {
+    unfinished_line_ += '\n';
+    complete = unfinished_line_.size();
+  }
+  if (complete == 0) return;
+  const bool more = options_.on_output(label_, std::string_view(unfinished_line_).substr(0, complete));
+  unfinished_line_.erase(0, complete);
+  if (!more) output_watch_.reset();
+}
+
+bool HostedWorker::read_output() {
+  std::array<std::byte, output_read_bytes> room;
+  const system::Transfer transfer = system::read_some(output_.get(), room);
+  if (transfer.outcome == system::Transfer::Outcome::closed) output_watch_.reset();
+  if (transfer.outcome != system::Transfer::Outcome::moved) return false;
+  const std::string_view printed(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  unfinished_line_ += printed;
+  tail_ += printed;
+  if (tail_.size() > limits::output_tail_bytes) tail_.erase(0, tail_.size() - limits::output_tail_bytes);
+  return true;
+}
+
+void HostedWorker::resume_output() {
+  if (output_.valid() && !ended_ && !output_watch_.active())
+    output_watch_ = loop_.watch(output_.get(), [this] { output_ready(); });
+}
+
+void HostedWorker::process_ended() {
+  exit_.reset();
+  DeathCertificate ending = process_->ending();  // kills what is left of its group, so its pipe has an end
+  ended_ = true;
+  if (output_.valid()) {
+    output_watch_.reset();
+    while (read_output()) {
+    }
+    if (!unfinished_line_.empty() && !unfinished_line_.ends_with('\n')) unfinished_line_ += '\n';
+    if (!unfinished_line_.empty()) (void)options_.on_output(label_, unfinished_line_);
+  }
+  ending.last_output = tail_;
+  ending.lost = dismissed_why_;
+  if (control_) {
+    try {
+      (void)control_->send_some(encode(write_ending(ending)));
+    } catch (const Error&) {
+      forget_control();
+    }
+  }
+  supplies_.gone(number_);
+  // The coordinator may still be sending: a closed socket would answer with a reset, which overtakes what it has not
+  // read yet. So the end is announced, and the rest is thrown away.
+  system::shut_down_writing(data_.get());
+  drain_until_ = Deadline::in_ms(limits::linger_ms);
+  network::set_blocking(data_.get(), false);
+  hangup_.reset();
+  draining_ = loop_.watch(data_.get(), [this] { drain(); });
+}
+
+void HostedWorker::drain() {
+  std::array<std::byte, output_read_bytes> room;
+  try {
+    const system::Transfer transfer = system::receive(data_.get(), room, system::Block::no, nullptr);
+    if (transfer.outcome != system::Transfer::Outcome::closed) return;
+  } catch (const SystemError&) {  // no different
+  }
+  draining_.reset();
+}
+
+}  // namespace miniray

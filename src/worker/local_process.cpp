@@ -1,0 +1,105 @@
+#include "worker/local_process.hpp"
+
+#include <signal.h>
+
+#include <cstdio>
+
+#include "base/crash.hpp"
+#include "base/fork_safety.hpp"
+#include "base/system.hpp"
+#include "channel/trace.hpp"
+#include "worker/work_function.hpp"
+
+namespace miniray {
+namespace {
+
+void warn(const ForkOptions& options, const std::string& text) {
+  if (options.on_warning) return options.on_warning(text);
+  static bool printed = false;
+  if (!std::exchange(printed, true)) std::fprintf(stderr, "miniray: %s\n", text.c_str());
+}
+
+void check_fork_is_safe(const ForkOptions& options, const OpenMpAfterFork& openmp) {
+  if (cuda_context_is_live())
+    throw UsageError(
+        "cannot fork a worker: this process holds a live CUDA context, which does not survive a fork. "
+        "Start the worker before CUDA is first used, or with start=\"spawn\" (C++: Worker::spawn)");
+  if (openmp.needed())
+    warn(options,
+         "GNU OpenMP (torch and others use it) has threads in this process, which do not survive a fork. "
+         "The worker's parallel regions run on one thread; use start=\"spawn\" for more");
+  else if (options.warn_of_threads && system::thread_count() > 1)
+    warn(options,
+         "this process has several threads; a forked worker gets only the calling one, and locks that the "
+         "others hold stay locked in it. Start workers before threads, or use Worker::spawn");
+}
+
+}  // namespace
+
+std::pair<LocalProcess::Ties, Fd> LocalProcess::make_ties() {
+  (void)tracing();  // a trace file that cannot be opened is reported before there is a process
+  auto [here, there] = system::socket_pair();
+  return {Ties{std::move(here), system::memory_file("miniray-crash"), out_of_memory_kills()}, std::move(there)};
+}
+
+std::unique_ptr<LocalProcess> LocalProcess::fork(const ForkOptions& options, std::span<const int> keep,
+                                                 const std::function<int()>& child_main) {
+  prepare_crash_stacks();
+  const OpenMpAfterFork openmp;
+  check_fork_is_safe(options, openmp);
+  auto [ties, lifeline] = make_ties();
+  const int lifeline_there = lifeline.get(), crash_file = ties.crash_file.get();
+  std::vector<int> all(keep.begin(), keep.end());
+  all.insert(all.end(), {lifeline_there, crash_file});
+  const ForkHooks hooks{options.before_fork, options.after_fork_in_parent, options.after_fork_in_child};
+  const pid_t pid = fork_process(all, hooks, [&] {
+    openmp.run_in_child();
+    if (openmp.needed() && options.limit_threads_in_child) options.limit_threads_in_child();
+    become_worker(lifeline_there, crash_file);
+    return child_main();
+  });
+  return std::unique_ptr<LocalProcess>(new LocalProcess(pid, std::move(ties)));
+}
+
+std::unique_ptr<LocalProcess> LocalProcess::spawn(const std::vector<std::string>& command, std::span<const int> keep,
+                                                  const std::function<std::string(int, int)>& setting) {
+  auto [ties, lifeline] = make_ties();
+  std::vector<int> all(keep.begin(), keep.end());
+  all.insert(all.end(), {lifeline.get(), ties.crash_file.get()});
+  const pid_t pid = spawn_process(command, {setting(lifeline.get(), ties.crash_file.get())}, all);
+  return std::unique_ptr<LocalProcess>(new LocalProcess(pid, std::move(ties)));
+}
+
+LocalProcess::~LocalProcess() {
+  if (generation_ != process_generation()) return;  // a child of the coordinator has no say over its workers
+  process_.signal_group(SIGKILL);
+  if (!process_.status()) process_.reap();
+}
+
+bool LocalProcess::signal(int number) {
+  killed_here_ = killed_here_ || number == SIGKILL;
+  if (number != SIGKILL) return process_.signal(number);
+  process_.signal_group(number);
+  return true;
+}
+
+const DeathCertificate& LocalProcess::ending() {
+  if (ending_) return *ending_;
+  const ExitStatus& status = process_.reap();
+  DeathCertificate made;
+  made.exit_code = status.exit_code;
+  made.signal = status.signal;
+  made.peak_bytes = status.peak_bytes;
+  made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
+  if (ties_.crash_file.valid())
+    made.stack = demangle_stack(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max));
+  ending_ = made;
+  return *ending_;
+}
+
+void LocalProcess::forget() {
+  if (process_.status()) (void)ending();
+  ties_ = {{}, {}, ties_.memory_kills};
+}
+
+}  // namespace miniray

@@ -1,0 +1,86 @@
+#include "worker/newcomer.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+
+bool write_at_once(int socket, std::string_view bytes) {
+  const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+  try {
+    return system::send(socket, std::span(&piece, 1), {}).bytes == bytes.size();
+  } catch (const SystemError&) {
+    return false;
+  }
+}
+
+Newcomer::Newcomer(Fd socket, std::string peer, const Key& key)
+    : socket_(std::move(socket)), peer_(std::move(peer)), handshake_(Handshake::Role::server, key) {}
+
+Newcomer::Progress Newcomer::fail(std::string complaint) {
+  complaint_ = std::move(complaint);
+  return Progress::failed;
+}
+
+std::string Newcomer::lateness() const {
+  const std::string within = " within " + std::to_string(limits::hello_timeout_ms / 1000) + " s";
+  if (!handshake_.begun()) return "it said nothing" + within;
+  return handshake_.done() ? "it did not say what it wants" + within : "it did not prove that it has the key" + within;
+}
+
+Newcomer::Progress Newcomer::advance() {
+  std::array<std::byte, 4096> room;
+  while (true) {
+    const std::size_t wanted = handshake_.done() ? wanted_ - input_.size() : handshake_.wanted();
+    system::Transfer transfer{};
+    try {
+      transfer = system::receive(socket_.get(), std::span(room).first(std::min(wanted, room.size())), system::Block::no,
+                                 nullptr);
+    } catch (const SystemError& error) {
+      return fail(error.what());
+    }
+    if (transfer.outcome == system::Transfer::Outcome::interrupted) continue;
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return Progress::waiting;
+    if (transfer.outcome == system::Transfer::Outcome::closed)
+      return fail(!handshake_.begun() ? "it left without a word"
+                  : handshake_.done() ? "it left before it said what it wants"
+                                      : "it left before it proved that it has the key; probably it has another one");
+    const std::string_view arrived(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+    if (!handshake_.done()) {
+      handshake_.feed(arrived);
+      const std::string answer = handshake_.take_output();
+      if (!answer.empty() && !write_at_once(socket_.get(), answer)) return fail("it does not take the answer");
+      if (handshake_.refusal()) return fail(handshake_.complaint());
+      continue;
+    }
+    input_ += arrived;
+    if (input_.size() < wanted_) continue;
+    if (!length_known_) {
+      if (read_length() == Progress::failed) return Progress::failed;
+      continue;
+    }
+    try {
+      request_ = read_request(input_);
+      return Progress::asked;
+    } catch (const Error& error) {
+      return fail("its request cannot be read: " + std::string(error.what()));
+    }
+  }
+}
+
+Newcomer::Progress Newcomer::read_length() {
+  std::uint32_t length = 0;
+  std::memcpy(&length, input_.data(), sizeof(length));
+  if (length == 0 || length > limits::request_bytes_max)
+    return fail("its request has " + std::to_string(length) + " bytes, and the limit is " +
+                std::to_string(limits::request_bytes_max));
+  length_known_ = true;
+  wanted_ = length;
+  input_.clear();
+  return Progress::waiting;
+}
+
+}  // namespace miniray

@@ -1,0 +1,89 @@
+#include "worker/remote_process.hpp"
+
+#include <signal.h>
+
+#include <cerrno>
+
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+Channel control_channel(Fd socket, const std::string& where, int unreachable_ms) {
+  network::notice_deaf_peer(socket.get(), unreachable_ms);
+  ChannelOptions options;
+  options.peer = "the server at " + where;
+  options.shared_memory = false;
+  options.spin_us = 0;
+  return Channel(socket.release(), std::move(options));
+}
+
+}  // namespace
+
+Value write_ending(const DeathCertificate& ending) {
+  return {{"exit_code", ending.exit_code},         {"signal", ending.signal},
+          {"out_of_memory", ending.out_of_memory}, {"stack", ending.stack},
+          {"peak_bytes", ending.peak_bytes},       {"lost", ending.lost},
+          {"last_output", ending.last_output}};
+}
+
+DeathCertificate read_ending(const Value& news) {
+  DeathCertificate ending;
+  ending.exit_code = static_cast<int>(news["exit_code"].integer());
+  ending.signal = static_cast<int>(news["signal"].integer());
+  ending.out_of_memory = news["out_of_memory"].boolean();
+  ending.stack = news["stack"].string();
+  ending.peak_bytes = news["peak_bytes"].unsigned_integer();
+  ending.lost = news["lost"].string();
+  ending.last_output = news["last_output"].string();
+  return ending;
+}
+
+RemoteProcess::RemoteProcess(Fd control, pid_t pid, std::string where, int unreachable_ms)
+    : pid_(pid),
+      where_(std::move(where)),
+      unreachable_ms_(unreachable_ms),
+      control_(control_channel(std::move(control), where_, unreachable_ms)) {}
+
+bool RemoteProcess::running() {
+  if (!ending_) listen();
+  return !ending_;
+}
+
+int RemoteProcess::fileno() { return control_.fileno(); }
+
+void RemoteProcess::lose(std::string how) {
+  DeathCertificate made;
+  made.lost = std::move(how);
+  ending_ = made;
+}
+
+void RemoteProcess::listen() {
+  try {
+    while (const std::optional<Message> news = control_.try_receive()) ending_ = read_ending(decode(*news));
+  } catch (const EndOfStream&) {
+    if (ending_) return;
+    const bool silent =
+        control_.end_error() != 0 && control_.end_error() != ECONNRESET && control_.end_error() != EPIPE;
+    lose(silent ? "is unreachable: its host did not answer for " + std::to_string(unreachable_ms_ / 1000) +
+                      " s. Is it up, and the network? What runs there ends by itself"
+                : "is gone with its worker server at " + where_ + ", which ended without a word (was it killed?)");
+  } catch (const Error& error) {
+    lose("is out of reach, because its server cannot be understood: " + std::string(error.what()));
+  }
+}
+
+bool RemoteProcess::signal(int number) {
+  if (number < 0 || number >= SIGRTMAX) return false;
+  if (!running()) return true;
+  try {
+    control_.send_some(encode({{"signal", number}}));
+  } catch (const EndOfStream&) {
+    listen();
+  }
+  return true;
+}
+
+}  // namespace miniray

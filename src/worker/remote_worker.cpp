@@ -1,0 +1,108 @@
+#include "miniray/remote_worker.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/network.hpp"
+#include "miniray/error.hpp"
+#include "worker/connector.hpp"
+#include "worker/remote_process.hpp"
+#include "worker/worker_state.hpp"
+
+namespace miniray {
+namespace {
+
+// Both connections of one worker, on their way.
+struct Pair {
+  std::unique_ptr<Connector> data, control;
+  const RemoteAddress* address;
+  int unreachable_ms;
+};
+
+std::string server_name(const RemoteAddress& address) {
+  if (!address.name.empty()) return address.name;
+  return network::is_path(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
+}
+
+Pair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
+  const RemoteOptions& options = address.options;
+  const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "RemoteOptions");
+  if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
+    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
+  Request request;
+  request.token = random_hex(16);
+  request.work_fn = options.work_fn;
+  request.label = options.label;
+  request.codec = options.worker.codec;
+  // Descriptors do not pass through whatever carries a Unix-domain socket to another machine.
+  request.shared_memory = false;
+  request.unreachable_ms = static_cast<int>(options.unreachable_s * 1000);
+  request.environment = options.environment;
+  Request control;
+  control.kind = Request::Kind::control;
+  control.token = request.token;
+  control.unreachable_ms = request.unreachable_ms;
+  const std::string where = server_name(address);
+  return {std::make_unique<Connector>(resolved, where, key, request),
+          std::make_unique<Connector>(resolved, where, key, control), &address, request.unreachable_ms};
+}
+
+std::unique_ptr<Worker::State> finish(Pair& pair) {
+  const RemoteAddress& address = *pair.address;
+  const auto pid = static_cast<pid_t>(pair.data->answer()["pid"].integer());
+  const std::string where = server_name(address);
+  auto process = std::make_unique<RemoteProcess>(pair.control->take_socket(), pid, where, pair.unreachable_ms);
+  Fd socket = pair.data->take_socket();
+  network::notice_dead_peer(socket.get(), pair.unreachable_ms);
+  WorkerOptions options = address.options.worker;
+  options.shared_memory = false;
+  const std::string& told = options.name.empty() ? address.options.work_fn : options.name;
+  const std::string name = "worker " + std::to_string(pid) + " at " + where + (told.empty() ? "" : " (" + told + ")");
+  return std::make_unique<Worker::State>(name, options, std::move(socket), std::move(process));
+}
+
+std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses) {
+  std::vector<std::unique_ptr<Worker::State>> states;
+  std::map<std::pair<std::string, int>, std::vector<network::Address>> resolved;
+  for (std::size_t first = 0; first < addresses.size(); first += limits::connects_at_once) {
+    const auto batch = addresses.subspan(first, std::min(limits::connects_at_once, addresses.size() - first));
+    std::vector<Pair> pairs;
+    std::vector<Connector*> connectors;
+    double timeout_s = 0;
+    for (const RemoteAddress& address : batch) {
+      auto& found = resolved[{address.host, address.port}];
+      if (found.empty()) found = network::resolve(address.host, address.port);
+      pairs.push_back(begin(address, found));
+      connectors.push_back(pairs.back().control.get());
+      connectors.push_back(pairs.back().data.get());
+      timeout_s = std::max(timeout_s, address.options.connect_timeout_s);
+    }
+    connect_all(connectors, Deadline::in_seconds(timeout_s), batch[0].options.worker.on_interrupt);
+    for (Pair& pair : pairs) states.push_back(finish(pair));
+  }
+  return states;
+}
+
+std::unique_ptr<Worker::State> connect_worker(const std::string& host, int port, const RemoteOptions& options) {
+  const RemoteAddress address{host, port, options, {}};
+  return std::move(connect_workers(std::span(&address, 1)).front());
+}
+
+// A worker that is made of what is inside one.
+struct Assembled : Worker {
+  explicit Assembled(std::unique_ptr<State> state) : Worker(std::move(state)) {}
+};
+
+}  // namespace
+
+RemoteWorker::RemoteWorker(const std::string& host, int port, const RemoteOptions& options)
+    : Worker(connect_worker(host, port, options)) {}
+
+std::vector<Worker> create_remote_workers(const std::vector<RemoteAddress>& addresses) {
+  std::vector<Worker> workers;
+  workers.reserve(addresses.size());
+  for (auto& state : connect_workers(addresses)) workers.push_back(Assembled(std::move(state)));
+  return workers;
+}
+
+}  // namespace miniray

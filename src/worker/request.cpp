@@ -1,0 +1,72 @@
+#include "worker/request.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::array<const char*, 3> kind_names{"worker", "control", "link"};
+
+std::string string_or_empty(const Value& from, const char* key) {
+  const Value* found = from.find(key);
+  return found != nullptr ? found->string() : std::string();
+}
+
+}  // namespace
+
+std::string write_json(const Value& value) { return encode(value, Codec::json).body; }
+
+Value read_json_text(std::string_view text) {
+  Message message;
+  message.codec = Codec::json;
+  message.body = text;
+  return decode(message);
+}
+
+std::string with_length(std::string_view text) {
+  const auto bytes = static_cast<std::uint32_t>(text.size());
+  std::string out(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  return out += text;
+}
+
+std::string write_request(const Request& request) {
+  Map environment;
+  for (const auto& [name, value] : request.environment) environment.emplace_back(name, value);
+  const Value value{{"kind", kind_names[static_cast<std::size_t>(request.kind)]},
+                    {"token", request.token},
+                    {"work_fn", request.work_fn},
+                    {"label", request.label},
+                    {"codec", name_of(request.codec)},
+                    {"shared_memory", request.shared_memory},
+                    {"unreachable_ms", request.unreachable_ms},
+                    {"environment", Value(std::move(environment))}};
+  return with_length(write_json(value));
+}
+
+Request read_request(std::string_view text) {
+  const Value value = read_json_text(text);
+  Request request;
+  const std::string kind = string_or_empty(value, "kind");
+  for (std::size_t i = 0; i < kind_names.size(); ++i)
+    if (kind == kind_names[i]) request.kind = static_cast<Request::Kind>(i);
+  if (!kind.empty() && kind != kind_names[static_cast<std::size_t>(request.kind)])
+    throw ProtocolError("a request is a worker, a control or a link, not \"" + kind + "\"");
+  request.token = string_or_empty(value, "token");
+  request.work_fn = string_or_empty(value, "work_fn");
+  request.label = string_or_empty(value, "label");
+  if (const Value* codec = value.find("codec")) request.codec = parse_codec(codec->string());
+  if (const Value* shared = value.find("shared_memory")) request.shared_memory = shared->boolean();
+  if (const Value* after = value.find("unreachable_ms")) {
+    if (after->integer() < 1000 || after->integer() > INT32_MAX)
+      throw ProtocolError("unreachable_ms is out of range: " + std::to_string(after->integer()));
+    request.unreachable_ms = static_cast<int>(after->integer());
+  }
+  if (const Value* environment = value.find("environment"))
+    for (const auto& [name, setting] : environment->map()) request.environment[name.string()] = setting.string();
+  return request;
+}
+
+}  // namespace miniray

@@ -1,0 +1,93 @@
+#include "worker/supply.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// What goes both ways over the socket: a question has no size.
+struct Record {
+  std::uint64_t number, bytes;
+};
+
+bool send_record(int socket, Record record, std::span<const int> descriptors) {
+  const iovec piece{&record, sizeof(record)};
+  return system::send(socket, std::span(&piece, 1), descriptors).bytes == sizeof(record);
+}
+
+}  // namespace
+
+Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
+  if (!send_record(socket_.get(), {number, 0}, {}))
+    throw ProtocolError("cannot ask the worker server for a buffer that came for several workers");
+  Record answer{};
+  std::vector<Fd> descriptors;
+  system::Transfer transfer{};
+  do {
+    transfer =
+        system::receive(socket_.get(), std::as_writable_bytes(std::span(&answer, 1)), system::Block::yes, &descriptors);
+  } while (transfer.outcome == system::Transfer::Outcome::interrupted);
+  const bool right = transfer.bytes == sizeof(answer) && answer.number == number && answer.bytes == bytes &&
+                     descriptors.size() == 1 && system::sealed_memory_bytes(descriptors[0].get()) >= bytes;
+  if (!right) throw ProtocolError("a buffer that came for several workers is not what the message says it is");
+  if (bytes == 0) return Buffer::allocate(0);
+  auto mapping = std::make_shared<system::Mapping>(descriptors[0].get(), bytes, system::Mapping::Kind::private_copy);
+  std::byte* const data = mapping->bytes().data();
+  return {std::move(mapping), data, bytes};
+}
+
+void SupplyStore::hand_over(std::uint64_t number, Worker worker, int socket) {
+  const auto found = items_.find(number);
+  Item& item = found->second;
+  const std::array<int, 1> descriptor{item.memory.get()};
+  send_record(socket, {number, item.bytes}, descriptor);
+  item.wanted_by.erase(worker);
+  if (item.wanted_by.empty()) items_.erase(found);
+}
+
+void SupplyStore::put(std::uint64_t number, std::span<const std::byte> bytes, const std::vector<Worker>& workers) {
+  Item item;
+  item.bytes = bytes.size();
+  item.wanted_by = {workers.begin(), workers.end()};
+  if (item.wanted_by.empty()) return;
+  item.memory = system::sealed_memory("miniray-supply", std::max<std::size_t>(bytes.size(), 1));
+  if (!item.memory.valid())
+    throw SystemError("hold a buffer of " + std::to_string(bytes.size()) + " bytes for the workers", ENOMEM);
+  system::write_memory(item.memory.get(), bytes);
+  items_[number] = std::move(item);
+  for (const Worker worker : workers) {
+    const auto found = waiting_.find(worker);
+    if (found == waiting_.end() || found->second.number != number) continue;
+    const int socket = found->second.socket;
+    waiting_.erase(found);
+    hand_over(number, worker, socket);
+  }
+}
+
+bool SupplyStore::asked(Worker worker, int socket) {
+  Record question{};
+  const system::Transfer transfer =
+      system::receive(socket, std::as_writable_bytes(std::span(&question, 1)), system::Block::no, nullptr);
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
+  if (transfer.bytes != sizeof(question)) return false;
+  const auto found = items_.find(question.number);
+  if (found != items_.end() && found->second.wanted_by.contains(worker))
+    hand_over(question.number, worker, socket);
+  else
+    waiting_[worker] = {question.number, socket};
+  return true;
+}
+
+void SupplyStore::gone(Worker worker) {
+  waiting_.erase(worker);
+  for (auto& [number, item] : items_) item.wanted_by.erase(worker);
+  std::erase_if(items_, [](const auto& entry) { return entry.second.wanted_by.empty(); });
+}
+
+}  // namespace miniray
