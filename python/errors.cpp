@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "interop.hpp"
+#include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray::python {
@@ -42,6 +43,14 @@ void raise_worker_died(const WorkerDied& died) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
+void raise_cluster_error(const ClusterError& error) {
+  nb::object made = attribute("miniray.errors", "ClusterError")(error.what());
+  nb::dict failures;
+  for (const ClusterError::Failure& failure : error.failures()) failures[failure.node.c_str()] = failure.why;
+  made.attr("failures") = failures;
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
 void raise_system_error(const SystemError& error) {
   nb::object made = nb::borrow(PyExc_OSError)(error.error_number(), error.what());
   PyErr_SetObject(made.type().ptr(), made.ptr());
@@ -64,6 +73,8 @@ void translate(const std::exception_ptr& thrown, void*) {
     raise_package_error("InboxFull", error);
   } catch (const ProtocolError& error) {
     raise_package_error("ProtocolError", error);
+  } catch (const ClusterError& error) {
+    raise_cluster_error(error);
   } catch (const Refused& error) {
     raise_package_error("Refused", error);
   } catch (const UnknownHost& error) {

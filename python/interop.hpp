@@ -31,6 +31,7 @@ void bind_handle(nb::module_& module);
 void bind_worker(nb::module_& module);
 void bind_remote_worker(nb::module_& module);
 void bind_worker_server(nb::module_& module);
+void bind_cluster(nb::module_& module);
 void bind_limits(nb::module_& module);
 
 }  // namespace miniray::python

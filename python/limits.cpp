@@ -27,6 +27,9 @@ void bind_limits(nb::module_& module) {
   sub.attr("hello_timeout_ms") = limits::hello_timeout_ms;
   sub.attr("newcomers_max") = limits::newcomers_max;
   sub.attr("orphan_grace_ms") = limits::orphan_grace_ms;
+  sub.attr("start_timeout_ms") = limits::start_timeout_ms;
+  sub.attr("code_bytes_max") = limits::code_bytes_max;
+  sub.attr("code_files_max") = limits::code_files_max;
   module.attr("limits") = sub;
 }
 

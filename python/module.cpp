@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
   bind_worker(module);
   bind_remote_worker(module);
   bind_worker_server(module);
+  bind_cluster(module);
   // A script that ends with a worker in a global variable is not a leak worth a warning.
   nb::set_leak_warnings(false);
 }

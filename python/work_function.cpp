@@ -2,20 +2,27 @@
 
 #include <nanobind/stl/string.h>
 
+#include <memory>
+
 #include "base/crash.hpp"
 #include "worker/work_function.hpp"
 
 namespace miniray::python {
 
-WorkFunction as_work_function(nb::callable work) {
-  return [work = std::move(work)](Handle& handle) {
+WorkFunction as_work_function(nb::callable callable) {
+  // A server may let go of it where the GIL is released.
+  const std::shared_ptr<nb::callable> work(new nb::callable(std::move(callable)), [](nb::callable* held) {
+    const nb::gil_scoped_acquire gil;
+    delete held;
+  });
+  return [work](Handle& handle) {
     // A fault handler that the parent had enabled would stay with its file, and undo ours when it goes. It goes first;
     // then ours, which prints the C++ stack, and on top of it Python's, which prints its own and passes the signal on.
     attribute("faulthandler", "disable")();
     write_crash_stacks_to(crash_descriptor());
     // miniray/_work.py calls the function and says how it ended: None, an exit code, or what it raised.
     const nb::object ending =
-        attribute("miniray._work", "run")(work, nb::cast(handle, nb::rv_policy::reference), crash_descriptor());
+        attribute("miniray._work", "run")(*work, nb::cast(handle, nb::rv_policy::reference), crash_descriptor());
     if (ending.is_none()) return;
     if (nb::isinstance<nb::int_>(ending)) throw WorkExit{nb::cast<int>(ending)};
     const nb::tuple raised = nb::cast<nb::tuple>(ending);

@@ -6,6 +6,9 @@
 
 namespace miniray::python {
 
-[[nodiscard]] WorkFunction as_work_function(nb::callable work);
+[[nodiscard]] WorkFunction as_work_function(nb::callable callable);
+
+/// For a server: finds functions by name, through miniray/_functions.py.
+[[nodiscard]] std::function<WorkFunction(const std::string& name)> work_finder();
 
 }  // namespace miniray::python

@@ -62,6 +62,16 @@ inline constexpr int orphan_grace_ms = 3000;
 // How long a server waits for a coordinator to take what a worker said last.
 inline constexpr int linger_ms = 30'000;
 
+// Clusters. To bring up all nodes, imports included; and what goes along to a node.
+inline constexpr int start_timeout_ms = 300'000;
+inline constexpr int ssh_connect_timeout_ms = 10'000;
+inline constexpr std::uint64_t code_bytes_max = 64 * mib;
+inline constexpr std::size_t code_files_max = 10'000;
+// What a node's server may hold of its workers' output before they have to wait.
+inline constexpr std::size_t output_queue_bytes_max = 1 * mib;
+// Servers that were told to end have so long to do so, beyond the grace of their workers.
+inline constexpr int stop_margin_ms = 2000;
+
 // What a death certificate remembers: messages each way, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;

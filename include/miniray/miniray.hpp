@@ -3,12 +3,13 @@
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
 // 2. What a message may hold:               value.hpp, array.hpp
 // 3. What goes wrong, and how you are told: error.hpp
-// 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp
+// 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
 // 5. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
 #include "miniray/channel.hpp"
+#include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/limits.hpp"

@@ -50,6 +50,12 @@ class WorkerServer {
   void stop();
   /// Calls an action from the loop whenever a descriptor can be read, until the server is gone.
   void on_ready(int descriptor, std::function<void()> action);
+  /// The same for one that can be written to, for as long as the action says true.
+  void when_writable(int descriptor, std::function<bool()> action);
+  /// What on_output could not take before, it can take now.
+  void resume_output();
+  /// Finds a work function now, so that what is wrong with it shows now.
+  void prepare(const std::string& work_fn);
   /// How many workers live.
   [[nodiscard]] std::size_t worker_count() const;
 

@@ -18,6 +18,7 @@ A worker never outlives the process that started it. See `help(miniray.Worker)`;
 from miniray._core import Array, Channel, Handle, limits, wait_any
 from miniray._core import version as __version__
 from miniray.errors import (
+    ClusterError,
     EndOfStream,
     InboxFull,
     MessageTooLarge,
@@ -33,6 +34,7 @@ from miniray.worker import RemoteWorker, Worker, create_remote_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from miniray.cluster import Cluster, NodeConfig
     from miniray.worker_server import WorkerServer
 
 
@@ -42,17 +44,24 @@ def __getattr__(name: str) -> object:
         from miniray.worker_server import WorkerServer
 
         return WorkerServer
+    if name in ("Cluster", "NodeConfig"):
+        from miniray import cluster
+
+        return getattr(cluster, name)
     raise AttributeError(f"module 'miniray' has no attribute {name!r}")
 
 
 __all__ = [
     "Array",
     "Channel",
+    "Cluster",
+    "ClusterError",
     "EndOfStream",
     "Handle",
     "InboxFull",
     "MessageTooLarge",
     "MiniRayError",
+    "NodeConfig",
     "ProtocolError",
     "Refused",
     "RemoteWorker",

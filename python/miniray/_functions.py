@@ -12,6 +12,8 @@ from typing import Any
 
 from miniray import _core, _spawned
 
+_main_specification: dict[str, Any] | None = None
+
 
 def find(name: str) -> Callable[[_core.Handle], Any]:
     """The function that "module.function" names, ready to run in a server's worker. Imports what it needs to."""
@@ -35,7 +37,15 @@ def _look_up(name: str) -> Callable[[_core.Handle], Any]:
 
 
 def _main() -> Any:
+    """The coordinator's script, if this server was told of one; else the server's own."""
+    if _main_specification is not None and _spawned.MAIN not in sys.modules:
+        _spawned.import_main(_main_specification)
     return sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
+
+
+def set_main(specification: dict[str, Any]) -> None:
+    global _main_specification
+    _main_specification = specification
 
 
 def _import(name: str) -> tuple[Any, list[str]]:

@@ -43,6 +43,12 @@ class UnknownHost(MiniRayError, OSError):
     """No host of that name is known."""
 
 
+class ClusterError(MiniRayError, ConnectionError):
+    """Some nodes did not come up. Nothing was left running on any. ``failures`` says why, by node."""
+
+    failures: dict[str, str] = {}  # noqa: RUF012 (set for each)
+
+
 class WorkerError(MiniRayError, RuntimeError):
     """The work function raised. The text has the remote traceback."""
 

@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -94,14 +96,51 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
   return pid;
 }
 
+pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors) {
+  MINIRAY_CHECK(!command.empty());
+  std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, errors, STDERR_FILENO);
+  pid_t pid = -1;
+  const int error_number = posix_spawnp(&pid, command[0].c_str(), &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error_number != 0) throw SystemError("start the program " + command[0], error_number);
+  return pid;
+}
+
+void close_all_but(std::span<const int> keep) {
+  std::vector<unsigned> kept(keep.begin(), keep.end());
+  std::ranges::sort(kept);
+  unsigned first = STDERR_FILENO + 1;
+  for (const unsigned number : kept) {
+    if (number > first) close_range(first, number - 1, 0);
+    first = std::max(first, number + 1);
+  }
+  close_range(first, ~0U, 0);
+}
+
+void name_this_process(const char* name) { prctl(PR_SET_NAME, name); }
+
+void die_with_stream(int descriptor) {
+  // The signal goes to the whole group, so what this process started ends with it.
+  const bool held = fcntl(descriptor, F_SETSIG, SIGKILL) == 0 && fcntl(descriptor, F_SETOWN, -getpgrp()) == 0 &&
+                    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
+  if (!held) throw SystemError("tie a process to a stream", errno);
+  pollfd hung_up{descriptor, POLLIN, 0};
+  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // it had ended before we listened
+}
+
+void stop_dying_with_stream(int descriptor) { fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_ASYNC); }
+
 void hold_lifeline(int lifeline) {
-  // The signal goes to the whole group, so what the worker started ends with it.
-  const bool held = fcntl(lifeline, F_SETSIG, SIGKILL) == 0 && fcntl(lifeline, F_SETOWN, -getpgrp()) == 0 &&
-                    fcntl(lifeline, F_SETFL, fcntl(lifeline, F_GETFL) | O_ASYNC) == 0;
-  if (!held) throw SystemError("tie a process to its parent", errno);
+  die_with_stream(lifeline);
   fcntl(lifeline, F_SETFD, 0);  // a worker that becomes another program is held all the same
-  pollfd hung_up{lifeline, 0, 0};
-  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // the parent was gone before we listened
 }
 
 bool ChildProcess::running() const {
@@ -127,6 +166,11 @@ const ExitStatus& ChildProcess::reap() {
   // Before the reaping: a zombie's number cannot belong to anybody else.
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0) signal_group(SIGKILL);
+  return reap_alone();
+}
+
+const ExitStatus& ChildProcess::reap_alone() {
+  if (status_) return *status_;
   int raw = 0;
   rusage usage{};
   pid_t reaped = -1;

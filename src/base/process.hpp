@@ -27,6 +27,19 @@ pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std:
 pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                     std::span<const int> keep);
 
+/// Starts a program in this process's own group, with these descriptors for its standard input, output and errors.
+/// It keeps none of the others.
+pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors);
+
+/// Closes every descriptor but the standard ones and these: for a child that lives long and shares nothing.
+void close_all_but(std::span<const int> keep);
+void name_this_process(const char* name);
+
+/// From now on the end of a stream, or anything that arrives on it, kills this process group. For the time in which
+/// nobody reads it.
+void die_with_stream(int descriptor);
+void stop_dying_with_stream(int descriptor);
+
 /// In the child: from now on the end of the parent is the end of this process group.
 void hold_lifeline(int lifeline);
 
@@ -51,6 +64,8 @@ class ChildProcess {
   int pidfd();
   /// Kills what is left of its process group, then reaps it. It must have ended.
   const ExitStatus& reap();
+  /// Reaps a process that leads no group of its own.
+  const ExitStatus& reap_alone();
   /// To the process, or to its whole group. False if there is no such signal.
   bool signal(int number) const;
   void signal_group(int number) const;

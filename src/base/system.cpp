@@ -145,6 +145,10 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
+Fd open_null() { return Fd(require(open("/dev/null", O_RDWR | O_CLOEXEC), "open /dev/null")); }
+
+void make_private_folder(const char* path) { require(mkdir(path, 0700), "make a private folder"); }
+
 void replace_descriptor(int descriptor, int number) { require(dup2(descriptor, number), "redirect a descriptor"); }
 
 void set_receive_timeout_ms(int socket, int timeout_ms) {

@@ -38,6 +38,10 @@ Transfer read_some(int descriptor, std::span<std::byte> room);
 Transfer write_some(int descriptor, std::string_view bytes);
 /// One end to read and one to write.
 std::pair<Fd, Fd> make_pipe();
+/// Nothing to read, and whatever is written vanishes.
+Fd open_null();
+/// For its owner alone. It must not exist yet.
+void make_private_folder(const char* path);
 /// Makes `number` the same as `descriptor`, for this process and for the programs that it runs.
 void replace_descriptor(int descriptor, int number);
 

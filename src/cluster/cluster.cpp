@@ -1,1 +1,424 @@
-// The cluster layer begins here.
+#include "miniray/cluster.hpp"
+
+#include <poll.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <list>
+#include <set>
+#include <sstream>
+
+#include "base/clock.hpp"
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "channel/authentication.hpp"
+#include "cluster/attendant.hpp"
+#include "cluster/broadcast.hpp"
+#include "cluster/code_bundle.hpp"
+#include "cluster/launch_command.hpp"
+#include "cluster/node_launch.hpp"
+#include "cluster/program.hpp"
+#include "cluster/progress.hpp"
+#include "worker/connect_workers.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
+
+void check(const NodeConfig& node) {
+  if (node.host.empty() || node.host.front() == '-')
+    throw UsageError("a node's host is a name or an address, not \"" + node.host + "\"");
+  if (node.num_workers < 1)
+    throw UsageError(node.host + ": num_workers is 1 or more, not " + std::to_string(node.num_workers));
+  if (node.base_port < 0 || node.base_port > 65535)
+    throw UsageError(node.host + ": base_port is from 0 (any that is free) to 65535, not " +
+                     std::to_string(node.base_port));
+  if (node.gpus_per_worker < 0)
+    throw UsageError(node.host + ": gpus_per_worker is 0 or more, not " + std::to_string(node.gpus_per_worker));
+}
+
+// As people call them; where one host is there twice, with what tells the two apart.
+std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    std::string name = nodes[i].host;
+    if (taken.contains(name)) name += ":" + std::to_string(nodes[i].base_port);
+    if (taken.contains(name)) name = nodes[i].host + "#" + std::to_string(i);
+    taken.insert(name);
+    names.push_back(name);
+  }
+  return names;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  }
+}
+
+std::string gpu_list(int worker, int gpus_per_worker) {
+  std::string list;
+  for (int gpu = worker * gpus_per_worker; gpu < (worker + 1) * gpus_per_worker; ++gpu)
+    list += (list.empty() ? "" : ",") + std::to_string(gpu);
+  return list;
+}
+
+// A folder for the ends of tunnels, which goes with the cluster.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "miniray-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw SystemError("make a folder in " + pattern, errno);
+    path_ = pattern;
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  ~PrivateFolder() {
+    std::error_code ignored;
+    if (generation_ == process_generation()) std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  std::uint64_t generation_ = process_generation();
+};
+
+}  // namespace
+
+ClusterError::ClusterError(std::size_t nodes, std::vector<Failure> failures)
+    : Error([&] {
+        std::string text = std::to_string(failures.size()) + " of " + std::to_string(nodes) +
+                           (nodes == 1 ? " node" : " nodes") + " failed; nothing was left running.";
+        for (const Failure& failure : failures) text += "\n\n" + failure.node + ": " + failure.why;
+        return text;
+      }()),
+      failures_(std::move(failures)) {}
+
+class Cluster::State {
+ public:
+  State(std::vector<NodeConfig> nodes, ClusterOptions options);
+  void launch(const std::string& work_fn);
+  [[nodiscard]] bool launched() const { return attendant_ != nullptr; }
+  [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn);
+  void broadcast(std::span<Worker* const> workers, const Message& message);
+  void end_workers();
+  void stop();
+  [[nodiscard]] std::vector<Worker*> all_workers();
+  [[nodiscard]] const std::vector<Server>& servers() const { return servers_; }
+
+  ClusterOptions options;
+  std::list<std::vector<Worker>> started;
+
+ private:
+  [[nodiscard]] std::vector<Attendant::Node> commands(const ServerProgram& program);
+  [[nodiscard]] Value config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
+                                const std::string& work_fn) const;
+  void bring_up(std::vector<NodeLaunch>& launches);
+  [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
+  [[nodiscard]] Server server_of(std::size_t node, const Value& ready) const;
+  void take_over(const std::vector<NodeLaunch>& launches);
+  [[nodiscard]] std::vector<RemoteAddress> addresses(const std::string& work_fn, std::vector<std::size_t>& nodes);
+
+  std::vector<NodeConfig> nodes_;
+  std::vector<std::string> names_;
+  int unreachable_ms_;
+  Key key_;
+  std::string tunnel_token_;
+  std::unique_ptr<PrivateFolder> folder_;
+  std::unique_ptr<Attendant> attendant_;
+  std::vector<Server> servers_;
+  std::vector<int> labelled_;  // how many workers each node has had
+  Broadcaster broadcaster_;
+};
+
+Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
+    : options(std::move(given)), nodes_(std::move(nodes)), names_(node_names(nodes_)) {
+  if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
+  for (const NodeConfig& node : nodes_) check(node);
+  if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
+    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
+  unreachable_ms_ = static_cast<int>(options.unreachable_s * 1000);
+  if (options.output.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(options.output, error);
+  if (error) throw UsageError("cannot make the folder " + options.output + " for output: " + error.message());
+}
+
+Tunnel Cluster::State::tunnel_of(std::size_t node) const {
+  if (!options.tunnel || is_local(nodes_[node].host)) return {};
+  return {(folder_->path() / std::to_string(node)).string(),
+          "/tmp/miniray-" + tunnel_token_ + "-" + std::to_string(node) + "/socket"};
+}
+
+std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& program) {
+  std::string executable_hash;
+  std::uint64_t executable_bytes = 0;
+  if (!program.executable.empty()) {
+    std::ifstream file(program.executable, std::ios::binary);
+    std::ostringstream content;
+    content << file.rdbuf();
+    executable_bytes = content.view().size();
+    executable_hash = content_hash(content.view());
+    if (options.ship_code && executable_bytes > limits::code_bytes_max)
+      throw UsageError("the program " + program.executable + " has " + std::to_string(executable_bytes / limits::mib) +
+                       " MiB, and what goes along to the nodes may have " +
+                       std::to_string(limits::code_bytes_max / limits::mib) +
+                       " (code_bytes_max). Strip it, or set ship_code to false and put it there, at the same path");
+  }
+  std::vector<Attendant::Node> made;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    std::string command = program.command(nodes_[i]);
+    if (!executable_hash.empty()) {
+      const bool ship = options.ship_code && !is_local(nodes_[i].host);
+      command = ship ? with_shipped_program(command, executable_hash, executable_bytes)
+                     : "program=" + quote_for_shell(program.executable) + "; " + command;
+    }
+    made.push_back({names_[i], launch_command(nodes_[i], command, tunnel_of(i))});
+  }
+  return made;
+}
+
+Value Cluster::State::config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
+                                const std::string& work_fn) const {
+  const NodeConfig& config = nodes_[node];
+  Map environment;
+  for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
+  return {{"key", key_.hex()},
+          {"port", config.base_port},
+          {"socket", tunnel_of(node).there},
+          {"environment", Value(std::move(environment))},
+          {"workdir", config.workdir},
+          {"unreachable_ms", unreachable_ms_},
+          {"code", code.empty() ? Value() : code.manifest()},
+          {"setup", program.setup},
+          {"work_fn", work_fn}};
+}
+
+void Cluster::State::launch(const std::string& work_fn) {
+  if (launched()) throw UsageError("the cluster's servers are up already; stop() ends them");
+  const ServerProgram program = options.program.command ? options.program : this_program();
+  const CodeBundle code = options.ship_code ? CodeBundle(program.files) : CodeBundle();
+  key_ = Key::random();
+  tunnel_token_ = random_hex(8);
+  if (options.tunnel) folder_ = std::make_unique<PrivateFolder>();
+  std::vector<NodeLaunch> launches;
+  launches.reserve(nodes_.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i)
+    launches.emplace_back(nodes_[i], config_of(i, program, code, work_fn), code, program.executable);
+  attendant_ = std::make_unique<Attendant>(commands(program),
+                                           Attendant::Options{options.output, unreachable_ms_, options.worker.fork});
+  try {
+    bring_up(launches);
+    take_over(launches);
+  } catch (...) {
+    (void)attendant_->finish(Deadline::in_ms(failed_stop_ms), {});
+    attendant_.reset();
+    folder_.reset();
+    throw;
+  }
+}
+
+// All nodes at once: each goes on whenever it can, and a slow one keeps nobody waiting but the caller.
+void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
+  const Deadline deadline = Deadline::in_seconds(options.start_timeout_s);
+  Progress progress(options.progress);
+  Deadline heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
+  std::vector<Attendant::Streams>& streams = attendant_->streams();
+  while (!std::ranges::all_of(launches, &NodeLaunch::settled)) {
+    std::vector<pollfd> watched{{attendant_->fileno(), POLLIN, 0}};
+    std::vector<Progress::Entry> shown;
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+      shown.push_back({names_[i], launches[i].stage_name(), launches[i].settled()});
+      if (launches[i].settled()) continue;
+      LineStream& talk = streams[i].talk;
+      const int writing = talk.unwritten_bytes() > 0 ? POLLOUT : 0;
+      watched.push_back({talk.ended() ? -1 : talk.input_fileno(), static_cast<short>(POLLIN | writing), 0});
+      watched.push_back({streams[i].errors.ended() ? -1 : streams[i].errors.input_fileno(), POLLIN, 0});
+    }
+    progress.show(shown);
+    (void)system::poll_many(watched, std::min(200, deadline.poll_ms(limits::wait_slice_ms)));
+    if (options.worker.on_interrupt) options.worker.on_interrupt();
+    for (std::size_t i = 0; i < launches.size(); ++i) launches[i].advance(streams[i]);
+    for (const auto& [node, exit_code] : attendant_->exit_codes())
+      launches[node].command_ended(streams[node], exit_code);
+    if (deadline.passed())
+      for (NodeLaunch& launch : launches)
+        launch.give_up("it was not ready within " + std::to_string(static_cast<int>(options.start_timeout_s)) +
+                       " s (start_timeout_s); it was " + launch.stage_name() +
+                       (launch.complaints().empty() ? "" : ", and said:\n" + launch.complaints()));
+    if (!heartbeat.passed()) continue;
+    heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+      if (launches[i].stage() != NodeLaunch::Stage::ready) continue;
+      streams[i].talk.write("\n");
+      (void)streams[i].talk.flush();
+    }
+  }
+  std::vector<ClusterError::Failure> failures;
+  for (std::size_t i = 0; i < launches.size(); ++i)
+    if (launches[i].stage() == NodeLaunch::Stage::failed) failures.push_back({names_[i], launches[i].why()});
+  if (!failures.empty()) throw ClusterError(nodes_.size(), std::move(failures));
+}
+
+Cluster::Server Cluster::State::server_of(std::size_t node, const Value& ready) const {
+  Server server{names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()),
+                ready["pid"].integer()};
+  const std::string& host = nodes_[node].host;
+  if (const Tunnel tunnel = tunnel_of(node); !tunnel.here.empty()) {
+    server.host = tunnel.here;
+    return server;
+  }
+  if (is_local(host)) return server;
+  // ssh may know the host by a name that nobody else does; then the address at which it arrived there must do.
+  try {
+    const std::string name = host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+    (void)network::resolve(name, server.port);
+    server.host = name;
+  } catch (const UnknownHost&) {
+  }
+  return server;
+}
+
+void Cluster::State::take_over(const std::vector<NodeLaunch>& launches) {
+  servers_.clear();
+  labelled_.assign(nodes_.size(), 0);
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    servers_.push_back(server_of(i, launches[i].server()));
+    if (!launches[i].complaints().empty())
+      std::fprintf(stderr, "[%s] %s", names_[i].c_str(), launches[i].complaints().c_str());
+    attendant_->take_over(i);
+  }
+}
+
+std::vector<RemoteAddress> Cluster::State::addresses(const std::string& work_fn, std::vector<std::size_t>& nodes) {
+  std::vector<RemoteAddress> all;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    for (int worker = 0; worker < nodes_[i].num_workers; ++worker) {
+      RemoteAddress& address = all.emplace_back(RemoteAddress{servers_[i].host, servers_[i].port, {}, names_[i]});
+      RemoteOptions& remote = address.options;
+      remote.work_fn = work_fn;
+      remote.key = key_.hex();
+      remote.unreachable_s = options.unreachable_s;
+      remote.label = names_[i] + "/" + std::to_string(labelled_[i] + worker);
+      remote.worker = options.worker;
+      remote.worker.name = remote.label + (work_fn.empty() ? "" : ", " + work_fn);
+      if (nodes_[i].gpus_per_worker > 0)
+        remote.environment["CUDA_VISIBLE_DEVICES"] = gpu_list(worker, nodes_[i].gpus_per_worker);
+      nodes.push_back(i);
+    }
+  }
+  return all;
+}
+
+std::vector<Worker> Cluster::State::connect(const std::string& work_fn) {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  std::vector<std::size_t> nodes;
+  const std::vector<RemoteAddress> wanted = addresses(work_fn, nodes);
+  std::vector<ConnectFailure> failures;
+  std::vector<std::unique_ptr<Worker::State>> states = connect_workers(wanted, failures);
+  if (!failures.empty()) {  // one line for each node; its workers fail alike
+    std::vector<ClusterError::Failure> told;
+    for (const ConnectFailure& failure : failures) {
+      const std::string& node = names_[nodes[failure.address]];
+      if (std::ranges::find(told, node, &ClusterError::Failure::node) == told.end())
+        told.push_back({node, text_of(failure.error)});
+    }
+    throw ClusterError(nodes_.size(), std::move(told));
+  }
+  std::vector<Worker> workers;
+  workers.reserve(states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    workers.push_back(assemble(std::move(states[i])));
+    broadcaster_.add(workers.back(), nodes[i]);
+    ++labelled_[nodes[i]];
+  }
+  return workers;
+}
+
+void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& message) {
+  const auto open_link = [&](std::size_t node) {
+    return Broadcaster::Target{servers_[node].host, servers_[node].port, names_[node],
+                               key_.hex(),          unreachable_ms_,     options.worker.on_interrupt};
+  };
+  broadcaster_.send(workers, message, open_link);
+}
+
+std::vector<Worker*> Cluster::State::all_workers() {
+  std::vector<Worker*> all;
+  for (std::vector<Worker>& workers : started)
+    for (Worker& worker : workers) all.push_back(&worker);
+  return all;
+}
+
+// All are told first, and then share one grace.
+void Cluster::State::end_workers() {
+  for (Worker* worker : all_workers())
+    if (!worker->channel().closed()) worker->channel().close();
+  const std::int64_t end_ns = now_ns() + limits::close_grace_ms * 1'000'000LL;
+  for (Worker* worker : all_workers()) worker->close(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
+  started.clear();
+}
+
+void Cluster::State::stop() {
+  end_workers();
+  broadcaster_ = {};
+  servers_.clear();
+  if (!attendant_) return;
+  (void)attendant_->finish(Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms),
+                           options.worker.on_interrupt);
+  attendant_.reset();
+  folder_.reset();
+}
+
+Cluster::Cluster(std::vector<NodeConfig> nodes, ClusterOptions options)
+    : state_(std::make_unique<State>(std::move(nodes), std::move(options))) {}
+Cluster::Cluster(Cluster&&) noexcept = default;
+Cluster& Cluster::operator=(Cluster&&) noexcept = default;
+
+Cluster::~Cluster() {
+  if (!state_) return;
+  try {
+    state_->stop();
+  } catch (const std::exception&) {  // an interrupt; what is left ends with the attendant
+  }
+}
+
+void Cluster::launch_servers(const std::string& work_fn) { state_->launch(work_fn); }
+std::vector<Worker> Cluster::connect_to_servers(const std::string& work_fn) { return state_->connect(work_fn); }
+
+std::span<Worker> Cluster::start(const std::string& work_fn) {
+  const bool first = !state_->launched();
+  if (first) state_->launch(work_fn);
+  try {
+    return state_->started.emplace_back(state_->connect(work_fn));
+  } catch (...) {
+    if (first) state_->stop();
+    throw;
+  }
+}
+
+void Cluster::broadcast(const Value& message) {
+  broadcast(state_->all_workers(), encode(message, state_->options.worker.codec));
+}
+void Cluster::broadcast(std::span<Worker* const> workers, const Message& message) {
+  state_->broadcast(workers, message);
+}
+
+std::vector<Value> Cluster::gather(const ReceiveOptions& options) {
+  std::vector<Value> messages;
+  for (Worker* worker : state_->all_workers()) messages.push_back(worker->recv(options));
+  return messages;
+}
+
+void Cluster::stop() { state_->stop(); }
+std::vector<Cluster::Server> Cluster::servers() const { return state_->servers(); }
+
+}  // namespace miniray

@@ -33,7 +33,11 @@ std::string remedy(int error) {
 Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request)
     : addresses_(std::move(addresses)), where_(std::move(where)), key_(key), request_(write_request(request)) {
   MINIRAY_CHECK(!addresses_.empty());
-  try_next_address();
+  try {
+    try_next_address();
+  } catch (const Error&) {
+    fail(std::current_exception());
+  }
 }
 
 void Connector::try_next_address() {
@@ -85,6 +89,14 @@ void Connector::connected() {
 }
 
 void Connector::advance() {
+  try {
+    go_on();
+  } catch (const Error&) {
+    fail(std::current_exception());
+  }
+}
+
+void Connector::go_on() {
   if (step_ == Step::connecting) {
     if (system::poll_one(socket_.get(), POLLOUT, 0) <= 0) return;
     connected();
@@ -135,9 +147,12 @@ void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
     }
     if (waiting.empty()) return;
     const bool at_work = std::ranges::any_of(waiting, [](const Connector* one) { return one->asked(); });
-    if (!at_work && deadline.passed())
-      throw TimeoutError("cannot " + waiting.front()->doing() +
-                         " in time. Is the host up, and does a firewall let the port through?");
+    if (!at_work && deadline.passed()) {
+      for (Connector* connector : waiting)
+        connector->fail(std::make_exception_ptr(TimeoutError(
+            "cannot " + connector->doing() + " in time. Is the host up, and does a firewall let the port through?")));
+      return;
+    }
     system::poll_many(watched, at_work ? limits::wait_slice_ms : deadline.poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();
   }

@@ -2,6 +2,7 @@
 // that many can be on their way at once.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
@@ -21,11 +22,14 @@ class Connector {
   /// `where` is how errors call the server.
   Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request);
 
-  [[nodiscard]] bool done() const { return answer_.has_value(); }
+  [[nodiscard]] bool done() const { return answer_.has_value() || failure_; }
   /// The server knows what is wanted, and may be importing it: that takes as long as it takes.
   [[nodiscard]] bool asked() const { return step_ == Step::asking; }
-  /// Goes on as far as it can. Throws Refused, UnknownHost, or what connecting throws.
+  /// Goes on as far as it can. Refused, or another Error, becomes its failure.
   void advance();
+  /// It is not let in.
+  void fail(std::exception_ptr failure) { failure_ = std::move(failure); }
+  [[nodiscard]] const std::exception_ptr& failure() const { return failure_; }
   [[nodiscard]] int fileno() const { return socket_.get(); }
   [[nodiscard]] short events() const;
   [[nodiscard]] const Value& answer() const { return *answer_; }
@@ -37,6 +41,7 @@ class Connector {
 
  private:
   enum class Step : std::uint8_t { connecting, proving, asking };
+  void go_on();
   void try_next_address();
   void connected();
   void send(std::string_view bytes);
@@ -53,10 +58,11 @@ class Connector {
   std::string input_;
   std::size_t answer_bytes_ = 0;
   std::optional<Value> answer_;
+  std::exception_ptr failure_;
 };
 
-/// Brings all of them to their answers. TimeoutError names the first that was not let in before the deadline; a server
-/// that is at work for one of them is waited for.
+/// Brings each of them to its answer or its failure, which is a TimeoutError for those that are not let in before the
+/// deadline; a server that is at work for one of them is waited for.
 void connect_all(std::span<Connector*> connectors, const Deadline& deadline, const std::function<void()>& on_interrupt);
 
 }  // namespace miniray

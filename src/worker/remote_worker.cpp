@@ -5,6 +5,7 @@
 
 #include "base/network.hpp"
 #include "miniray/error.hpp"
+#include "worker/connect_workers.hpp"
 #include "worker/connector.hpp"
 #include "worker/remote_process.hpp"
 #include "worker/worker_state.hpp"
@@ -61,47 +62,74 @@ std::unique_ptr<Worker::State> finish(Pair& pair) {
   return std::make_unique<Worker::State>(name, options, std::move(socket), std::move(process));
 }
 
-std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses) {
-  std::vector<std::unique_ptr<Worker::State>> states;
-  std::map<std::pair<std::string, int>, std::vector<network::Address>> resolved;
-  for (std::size_t first = 0; first < addresses.size(); first += limits::connects_at_once) {
-    const auto batch = addresses.subspan(first, std::min(limits::connects_at_once, addresses.size() - first));
-    std::vector<Pair> pairs;
-    std::vector<Connector*> connectors;
-    double timeout_s = 0;
-    for (const RemoteAddress& address : batch) {
-      auto& found = resolved[{address.host, address.port}];
-      if (found.empty()) found = network::resolve(address.host, address.port);
-      pairs.push_back(begin(address, found));
-      connectors.push_back(pairs.back().control.get());
-      connectors.push_back(pairs.back().data.get());
-      timeout_s = std::max(timeout_s, address.options.connect_timeout_s);
-    }
-    connect_all(connectors, Deadline::in_seconds(timeout_s), batch[0].options.worker.on_interrupt);
-    for (Pair& pair : pairs) states.push_back(finish(pair));
-  }
-  return states;
-}
-
-std::unique_ptr<Worker::State> connect_worker(const std::string& host, int port, const RemoteOptions& options) {
-  const RemoteAddress address{host, port, options, {}};
-  return std::move(connect_workers(std::span(&address, 1)).front());
-}
-
 // A worker that is made of what is inside one.
 struct Assembled : Worker {
   explicit Assembled(std::unique_ptr<State> state) : Worker(std::move(state)) {}
 };
 
+using States = std::vector<std::unique_ptr<Worker::State>>;
+
+void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, States& states,
+                   std::vector<ConnectFailure>& failures) {
+  std::vector<std::optional<Pair>> pairs(batch.size());
+  std::vector<Connector*> connectors;
+  double timeout_s = 0;
+  std::map<std::pair<std::string, int>, std::vector<network::Address>> resolved;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    timeout_s = std::max(timeout_s, batch[i].options.connect_timeout_s);
+    try {
+      auto& found = resolved[{batch[i].host, batch[i].port}];
+      if (found.empty()) found = network::resolve(batch[i].host, batch[i].port);
+      pairs[i] = begin(batch[i], found);
+      connectors.insert(connectors.end(), {pairs[i]->control.get(), pairs[i]->data.get()});
+    } catch (const Error&) {
+      failures.push_back({first + i, std::current_exception()});
+    }
+  }
+  connect_all(connectors, Deadline::in_seconds(timeout_s), batch[0].options.worker.on_interrupt);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    std::unique_ptr<Worker::State>& state = states.emplace_back();
+    if (!pairs[i]) continue;
+    const std::exception_ptr error =
+        pairs[i]->data->failure() ? pairs[i]->data->failure() : pairs[i]->control->failure();
+    if (error)
+      failures.push_back({first + i, error});
+    else
+      state = finish(*pairs[i]);
+  }
+}
+
+std::unique_ptr<Worker::State> connect_worker(const std::string& host, int port, const RemoteOptions& options) {
+  const RemoteAddress address{host, port, options, {}};
+  std::vector<ConnectFailure> failures;
+  States states = connect_workers(std::span(&address, 1), failures);
+  if (!failures.empty()) std::rethrow_exception(failures.front().error);
+  return std::move(states.front());
+}
+
 }  // namespace
+
+Worker assemble(std::unique_ptr<Worker::State> state) { return Assembled(std::move(state)); }
+
+States connect_workers(std::span<const RemoteAddress> addresses, std::vector<ConnectFailure>& failures) {
+  States states;
+  states.reserve(addresses.size());
+  for (std::size_t first = 0; first < addresses.size(); first += limits::connects_at_once)
+    connect_batch(addresses.subspan(first, std::min(limits::connects_at_once, addresses.size() - first)), first, states,
+                  failures);
+  return states;
+}
 
 RemoteWorker::RemoteWorker(const std::string& host, int port, const RemoteOptions& options)
     : Worker(connect_worker(host, port, options)) {}
 
 std::vector<Worker> create_remote_workers(const std::vector<RemoteAddress>& addresses) {
+  std::vector<ConnectFailure> failures;
+  States states = connect_workers(addresses, failures);
+  if (!failures.empty()) std::rethrow_exception(failures.front().error);
   std::vector<Worker> workers;
   workers.reserve(addresses.size());
-  for (auto& state : connect_workers(addresses)) workers.push_back(Assembled(std::move(state)));
+  for (auto& state : states) workers.push_back(assemble(std::move(state)));
   return workers;
 }
 

@@ -46,6 +46,18 @@ class WorkerServer::State {
   void on_ready(int descriptor, std::function<void()> action) {
     extra_.push_back(loop_.watch(descriptor, std::move(action)));
   }
+  void when_writable(int descriptor, std::function<bool()> action) {
+    writable_ = loop_.watch(
+        descriptor,
+        [this, wanted = std::move(action)] {
+          if (!wanted()) writable_.reset();
+        },
+        system::Interest::writable);
+  }
+  void resume_output() {
+    for (const auto& hosted : hosted_) hosted->resume_output();
+  }
+  void prepare(const std::string& work_fn) { (void)find_work(work_fn); }
   [[nodiscard]] int port() const { return network::local_port(listener_.socket.get()); }
   [[nodiscard]] std::size_t living() const {
     return static_cast<std::size_t>(std::ranges::count_if(hosted_, [](const auto& one) { return !one->ended(); }));
@@ -102,6 +114,7 @@ class WorkerServer::State {
   std::map<std::string, Half> halves_;
   std::list<Link> links_;
   std::vector<EventLoop::Watch> extra_;
+  EventLoop::Watch writable_;
   std::list<std::unique_ptr<HostedWorker>> hosted_;
   std::uint64_t last_number_ = 0;
   std::uint64_t generation_ = process_generation();
@@ -346,6 +359,11 @@ void WorkerServer::stop() { state_->stop(); }
 void WorkerServer::on_ready(int descriptor, std::function<void()> action) {
   state_->on_ready(descriptor, std::move(action));
 }
+void WorkerServer::when_writable(int descriptor, std::function<bool()> action) {
+  state_->when_writable(descriptor, std::move(action));
+}
+void WorkerServer::resume_output() { state_->resume_output(); }
+void WorkerServer::prepare(const std::string& work_fn) { state_->prepare(work_fn); }
 std::size_t WorkerServer::worker_count() const { return state_->living(); }
 
 }  // namespace miniray

@@ -1,0 +1,119 @@
+// Workers on several machines, reached through ssh:
+//
+//   int main(int argc, char** argv) {
+//     miniray::init(argc, argv, {{"matrix_worker", matrix_worker}});   // on a node, this is the worker server
+//     miniray::Cluster cluster({{"node1"}, {"node2", 8}});
+//     auto workers = cluster.start("matrix_worker");
+//
+// The program itself is copied to the nodes, once for each content; nothing else is needed there. When the cluster, or
+// the process that made it, ends, so does everything that it started, on every node.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "miniray/error.hpp"
+#include "miniray/remote_worker.hpp"
+#include "miniray/worker.hpp"
+
+namespace miniray {
+
+struct NodeConfig {
+  std::string host;  ///< as ssh knows it; "localhost" needs no ssh
+  int num_workers = 4;
+  int base_port = 10000;        ///< where the node's server listens; 0: any port that is free
+  int gpus_per_worker = 0;      ///< worker i sees GPUs i*n to i*n+n-1 (CUDA_VISIBLE_DEVICES); 0: all
+  std::string ssh_key = {};     ///< a file; empty: what ssh finds by itself
+  std::string python_bin = {};  ///< the interpreter there, for work functions in Python
+  std::map<std::string, std::string> env = {};
+  std::string workdir = {};  ///< empty: where ssh logs in
+};
+
+/// A file that goes along to the nodes: where it is here, and its path in the folder there.
+struct ShippedFile {
+  std::string path, source;
+};
+
+/// What runs on the nodes. By default this program, if it called init().
+struct ServerProgram {
+  /// The command line on a node, for its shell.
+  std::function<std::string(const NodeConfig& node)> command = {};
+  std::string executable = {};          ///< to be copied there first, and put in place of "$program" in the command
+  std::vector<ShippedFile> files = {};  ///< code that goes into a folder there
+  Value setup = {};                     ///< for the program, as it likes it
+};
+
+struct ClusterOptions {
+  bool ship_code = true;    ///< false: the nodes have the code already
+  bool tunnel = false;      ///< everything inside the ssh connections; no port is open on the nodes
+  std::string output = {};  ///< a folder: what workers print goes there, a file each; empty: to standard output
+  bool progress = true;     ///< say on standard error which nodes are still missing
+  double start_timeout_s = limits::start_timeout_ms / 1000.0;
+  double unreachable_s = limits::unreachable_ms / 1000.0;  ///< see RemoteOptions
+  ServerProgram program = {};
+  WorkerOptions worker = {};  ///< of all workers: codec, spin_us, inbox_bytes_max, on_interrupt
+};
+
+/// Some nodes did not come up. Nothing was left running on any.
+class ClusterError : public Error {
+ public:
+  struct Failure {
+    std::string node, why;
+  };
+  ClusterError(std::size_t nodes, std::vector<Failure> failures);
+  [[nodiscard]] const std::vector<Failure>& failures() const { return failures_; }
+
+ private:
+  std::vector<Failure> failures_;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(std::vector<NodeConfig> nodes, ClusterOptions options = {});
+  Cluster(Cluster&&) noexcept;
+  Cluster& operator=(Cluster&&) noexcept;
+  /// Like stop().
+  ~Cluster();
+
+  /// Launches the servers if they are not up, and starts the workers of every node: in the order of the nodes, then of
+  /// the workers. They belong to the cluster. May be called again, for another function: both sets live side by side.
+  [[nodiscard]] std::span<Worker> start(const std::string& work_fn);
+
+  /// The same message to all workers that start() made. It is encoded once, and large buffers go to each node once.
+  void broadcast(const Value& message);
+  /// The next message of each, in order.
+  [[nodiscard]] std::vector<Value> gather(const ReceiveOptions& options = {});
+
+  /// Ends the workers, then the servers, and waits for what was printed. May be started again afterwards.
+  void stop();
+
+  // One rung lower.
+  /// All nodes at once. `work_fn` is imported there, so that what is wrong with it shows now; it may be empty.
+  void launch_servers(const std::string& work_fn = {});
+  /// The caller owns these workers.
+  [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn);
+  void broadcast(std::span<Worker* const> workers, const Message& message);
+  struct Server {
+    std::string node, host;
+    int port;
+    std::int64_t pid;
+  };
+  [[nodiscard]] std::vector<Server> servers() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+/// Call it first in main(). On a node this runs the worker server for these functions, and never returns; elsewhere it
+/// notes that the program can be sent to nodes.
+void init(int argc, char** argv, const std::map<std::string, WorkFunction>& functions = {});
+
+}  // namespace miniray

@@ -1,0 +1,118 @@
+"""The code that goes along to a cluster's nodes: the script, and the modules beside it.
+
+On the coordinator, `collect` finds the files; the core sends those that a node does not have. On the node, `prepare`
+makes them importable.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from typing import Any
+
+from miniray import _functions
+
+_SUFFIXES = (".py", ".so")
+_SKIPPED = ("__pycache__", "node_modules", "site-packages", "dist-packages")
+
+
+def collect(work_fn: str) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """The files, as (path in the bundle, path here), and what the nodes need to know to import them."""
+    roots: list[str] = []
+    main = _main_specification(roots)
+    module_root = _root_of(work_fn)
+    if module_root is not None and module_root not in roots:
+        roots.append(module_root)
+    files = [
+        (f"{number}/{path}", os.path.join(root, path)) for number, root in enumerate(roots) for path in _modules(root)
+    ]
+    return files, {"main": main, "roots": len(roots), "argv": sys.argv, "folders": roots}
+
+
+def _main_specification(roots: list[str]) -> dict[str, Any] | None:
+    """How the nodes import the script; its folder becomes the first root."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is None or _is_installed(os.path.abspath(path)):
+        return None
+    path = os.path.abspath(path)
+    if main.__spec__ is None:
+        roots.append(os.path.dirname(path))
+        return {"main_module": None, "main_path": os.path.basename(path)}
+    name = main.__spec__.name
+    root = path
+    for _ in range(name.count(".") + 1 + (os.path.basename(path) == "__init__.py")):
+        root = os.path.dirname(root)
+    roots.append(root)
+    return {"main_module": name, "main_path": None}
+
+
+def _root_of(work_fn: str) -> str | None:
+    """The folder in which the function's module is looked for, if it is not installed."""
+    top = work_fn.split(".", maxsplit=1)[0]
+    if not top or top == "__main__":
+        return None
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None  # the nodes may have it
+    if spec is None or spec.origin is None or not os.path.isfile(spec.origin) or _is_installed(spec.origin):
+        return None
+    folder = os.path.dirname(os.path.abspath(spec.origin))
+    return os.path.dirname(folder) if spec.submodule_search_locations else folder
+
+
+def _is_installed(path: str) -> bool:
+    """Part of Python or of a package: a matter for pip, not for us."""
+    places = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    return any(path.startswith(os.path.join(place, "")) for place in places if place)
+
+
+def _modules(root: str) -> Iterator[str]:
+    """Modules at the top, and packages with all that is in them."""
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if entry.is_file() and entry.name.endswith(_SUFFIXES):
+            yield entry.name
+        elif entry.is_dir() and _is_package(entry, loaded):
+            yield from _inside(root, entry.name)
+
+
+def _is_package(entry: os.DirEntry[str], loaded: set[str]) -> bool:
+    if not entry.name.isidentifier() or entry.name in _SKIPPED:
+        return False
+    return entry.name in loaded or os.path.exists(os.path.join(entry.path, "__init__.py"))
+
+
+def _inside(root: str, package: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(os.path.join(root, package)):
+        folders[:] = sorted(name for name in folders if name.isidentifier() and name not in _SKIPPED)
+        for name in sorted(files):
+            if name.endswith(_SUFFIXES):
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def prepare(folder: str, text: str) -> None:
+    """On the node: the code is in `folder`, or, if nothing was sent, where it is on the coordinator."""
+    setup = json.loads(text)
+    os.environ.update({os.fsdecode(key): os.fsdecode(value) for key, value in _environment().items()})
+    shipped = [os.path.join(folder, str(number)) for number in range(setup["roots"])] if folder else setup["folders"]
+    sys.path[:0] = [*shipped, os.getcwd()]
+    sys.argv = setup["argv"]
+    main = setup["main"]
+    if main is None:
+        return
+    if main["main_path"] is not None:
+        main["main_path"] = os.path.join(shipped[0], main["main_path"])
+    _functions.set_main(main)
+
+
+def _environment() -> dict[bytes, bytes]:
+    from miniray import _core
+
+    return _core._environment()

@@ -1,0 +1,211 @@
+"""Workers on several machines, reached through ssh."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from miniray import _core, _functions
+from miniray.worker import RemoteWorker, _stop_import
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """A machine, and how many workers it gets.
+
+    ``host`` is what you would give ssh: a name, an alias of your ssh config, user@host. "localhost" needs no ssh.
+    ``base_port`` is where the node's server listens (0: any that is free). With ``gpus_per_worker=n``, worker i of the
+    node sees GPUs i*n to i*n+n-1. ``python_bin`` is the interpreter there; by default the same path as here, or else
+    python3. ``env`` is added to the environment of the server and its workers, ``workdir`` is where they run.
+    """
+
+    host: str
+    num_workers: int = 4
+    base_port: int = 10000
+    gpus_per_worker: int = 0
+    ssh_key: str | os.PathLike[str] | None = None
+    python_bin: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | os.PathLike[str] | None = None
+
+
+class Server(NamedTuple):
+    """A node's worker server."""
+
+    node: str
+    host: str
+    port: int
+    pid: int
+
+
+class Cluster:
+    """Start workers on several machines through ssh, and end all of them together.
+
+        cluster = Cluster(nodes=[NodeConfig("node1", num_workers=4), NodeConfig("node2", num_workers=4)])
+        workers = cluster.start(work_fn="my_module.work")     # or work_fn=work
+
+    Your script and the modules beside it go along; the nodes need Python and MiniRay. ``ship_code=False`` if the nodes
+    have your code already. ``tunnel=True`` carries everything inside the ssh connections, with no port open on the nodes.
+    What workers print appears here, marked with node and worker; with ``output="folder"`` it goes to a file for each.
+
+    When the cluster is stopped, or the program ends in whatever way, nothing of it is left on any node.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeConfig],
+        *,
+        ship_code: bool = True,
+        tunnel: bool = False,
+        output: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        start_timeout_s: float = _core.limits.start_timeout_ms / 1000,
+        unreachable_s: float = _core.limits.unreachable_ms / 1000,
+        codec: str = "msgpack",
+        spin_us: int | None = None,
+        inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    ) -> None:
+        self.nodes = list(nodes)
+        for node in self.nodes:
+            if not isinstance(node, NodeConfig):
+                raise TypeError(f"nodes are NodeConfig objects, not {type(node).__name__}")
+        self.codec = codec
+        self._ship_code = ship_code
+        self._options = (
+            ship_code,
+            tunnel,
+            os.fspath(output) if output is not None else "",
+            progress,
+            start_timeout_s,
+            unreachable_s,
+            codec,
+            spin_us,
+            inbox_bytes_max,
+        )
+        self._core: _core.Cluster | None = None
+        self._workers: list[RemoteWorker] = []
+        self._make("")  # what is wrong with the configuration shows now
+        self._core = None
+
+    def _make(self, work_fn: str) -> _core.Cluster:
+        from miniray import _shipping
+
+        nodes = [
+            (
+                node.host,
+                node.num_workers,
+                node.base_port,
+                node.gpus_per_worker,
+                os.fspath(node.ssh_key) if node.ssh_key is not None else "",
+                node.python_bin or "",
+                dict(node.env),
+                os.fspath(node.workdir) if node.workdir is not None else "",
+            )
+            for node in self.nodes
+        ]
+        files, setup = _shipping.collect(work_fn) if work_fn else ([], {})
+        if not self._ship_code:
+            files = []
+        return _core.Cluster(nodes, sys.executable, files, json.dumps(setup), *self._options)
+
+    def start(self, work_fn: str | Callable[[_core.Handle], Any]) -> list[RemoteWorker]:
+        """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
+
+        ``work_fn`` is a function at the top level of a module, or its name, "module.function" or "__main__.function".
+        May be called again, for another function: both sets of workers live side by side.
+        """
+        _stop_import()
+        name = _functions.name_of(work_fn)
+        launched = self._core is not None
+        if not launched:
+            self.launch_servers(name)
+        try:
+            return self.connect_to_servers(name)
+        except BaseException:
+            if not launched:
+                self.stop()
+            raise
+
+    def launch_servers(self, work_fn: str | Callable[[_core.Handle], Any] | None = None) -> list[Server]:
+        """Start a worker server on every node, all at once, and import ``work_fn`` there if it is given."""
+        _stop_import()
+        if self._core is not None:
+            raise RuntimeError("the cluster's servers are up already; stop() ends them")
+        name = _functions.name_of(work_fn) if work_fn is not None else ""
+        core = self._make(name or "__main__.")
+        core.launch_servers(name)
+        self._core = core
+        _running.append(self)
+        return self.servers
+
+    def connect_to_servers(self, work_fn: str | Callable[[_core.Handle], Any]) -> list[RemoteWorker]:
+        """Have the servers of all nodes start their workers."""
+        if self._core is None:
+            raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
+        made = [RemoteWorker._take_over(ready) for ready in self._core.connect_to_servers(_functions.name_of(work_fn))]
+        self._workers += made
+        return made
+
+    @property
+    def workers(self) -> list[RemoteWorker]:
+        """All workers that were started, in the order in which they were."""
+        return list(self._workers)
+
+    @property
+    def servers(self) -> list[Server]:
+        return [Server(*server) for server in self._core.servers()] if self._core is not None else []
+
+    def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
+        """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""
+        if self._core is None:
+            raise RuntimeError("the cluster is not running")
+        self._core.broadcast(list(workers) if workers is not None else self._workers, message, self.codec)
+
+    def gather(self, workers: Iterable[RemoteWorker] | None = None, timeout: float | None = None) -> list[Any]:
+        """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return [
+            worker.recv(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for worker in (workers if workers is not None else self._workers)
+        ]
+
+    def stop(self) -> None:
+        """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""
+        if self._core is None:
+            return
+        core, self._core = self._core, None
+        _running.remove(self)
+        workers, self._workers = self._workers, []
+        try:
+            for worker in workers:
+                worker._end()
+            deadline = time.monotonic() + _core.limits.close_grace_ms / 1000
+            for worker in workers:
+                worker.close(max(0.0, deadline - time.monotonic()))
+        finally:
+            core.stop()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = f"{len(self._workers)} workers" if self._core is not None else "not running"
+        return f"<miniray.Cluster of {len(self.nodes)} nodes, {state}>"
+
+
+_running: list[Cluster] = []  # so that each is stopped in good order when Python ends
+
+
+@atexit.register
+def _stop_all() -> None:
+    for cluster in list(_running):
+        cluster.stop()

@@ -1,0 +1,58 @@
+// The process that attends a cluster's connections: it starts ssh for every node, prints what workers print there, and
+// tells the nodes' servers now and then that the cluster still lives. The cluster's own process is thus free to compute
+// or to sleep. When that ends, however it does, the kernel kills the attendant and every ssh, and so the servers end.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "base/process.hpp"
+#include "cluster/line_stream.hpp"
+#include "miniray/worker.hpp"
+
+namespace miniray {
+
+class Attendant {
+ public:
+  struct Node {
+    std::string name;
+    std::vector<std::string> command;
+  };
+  struct Options {
+    std::string output_folder;  // empty: standard output
+    int unreachable_ms;
+    ForkOptions fork;
+  };
+  /// What a node's command says.
+  struct Streams {
+    LineStream talk, errors;
+  };
+
+  Attendant(const std::vector<Node>& nodes, const Options& options);
+  /// Kills whatever is left.
+  ~Attendant();
+  Attendant(const Attendant&) = delete;
+  Attendant& operator=(const Attendant&) = delete;
+
+  [[nodiscard]] std::vector<Streams>& streams() { return streams_; }
+  /// The attendant reads these from now on.
+  void take_over(std::size_t node);
+  /// Readable when a command has ended.
+  [[nodiscard]] int fileno() const { return news_.get(); }
+  /// The exit codes of the commands that have ended, by node.
+  const std::map<std::size_t, int>& exit_codes();
+  /// The nodes' servers are told to end; waits until all that was printed is shown. False if it took too long.
+  bool finish(const Deadline& deadline, const std::function<void()>& on_interrupt);
+
+ private:
+  std::vector<Streams> streams_;
+  Fd news_, lifeline_;
+  ChildProcess process_;
+  std::map<std::size_t, int> exit_codes_;
+  std::uint64_t generation_ = process_generation();
+};
+
+}  // namespace miniray

@@ -1,0 +1,177 @@
+#include "cluster/attendant_loop.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "base/system.hpp"
+#include "cluster/launch_protocol.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t print_bytes_max = 4096;  // what a pipe that has room surely takes
+constexpr int heartbeats_per_limit = 4;
+constexpr int program_missing = 127;
+
+}  // namespace
+
+void Printer::write_some() {
+  if (waiting_.empty() || (system::poll_one(descriptor_, POLLOUT, 0) & (POLLOUT | POLLERR | POLLHUP)) == 0) return;
+  std::size_t bytes = std::min(waiting_.size(), print_bytes_max);
+  const std::size_t line_end = waiting_.rfind('\n', bytes - 1);
+  if (line_end != std::string::npos) bytes = line_end + 1;
+  try {
+    const system::Transfer transfer = system::write_some(descriptor_, std::string_view(waiting_).substr(0, bytes));
+    const bool gone = transfer.outcome == system::Transfer::Outcome::closed;
+    waiting_.erase(0, gone ? waiting_.size() : transfer.bytes);
+  } catch (const SystemError&) {
+    waiting_.clear();  // nobody can be told
+  }
+}
+
+AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, int news, const Attendant::Options& options)
+    : news_(Fd(news)),
+      output_folder_(options.output_folder),
+      heartbeat_ms_(options.unreachable_ms / heartbeats_per_limit),
+      out_(STDOUT_FILENO),
+      errors_(STDERR_FILENO) {
+  nodes_.resize(ends.size());
+  for (NodeEnds& each : ends) start(each);
+}
+
+void AttendantLoop::start(NodeEnds& ends) {
+  const std::size_t index =
+      static_cast<std::size_t>(std::ranges::count_if(nodes_, [](const Node& node) { return !node.name.empty(); }));
+  Node& node = nodes_[index];
+  node.name = ends.name;
+  try {
+    node.command = ChildProcess(spawn_in_group(ends.command, ends.talk.get(), ends.talk.get(), ends.errors.get()));
+  } catch (const SystemError& error) {
+    (void)system::write_some(ends.errors.get(), std::string(error.what()) + "\n");
+    node.ended = true;
+    report(index, program_missing);
+  }
+  ends.talk.reset();
+  ends.errors.reset();
+}
+
+void AttendantLoop::report(std::size_t node, int exit_code) {
+  const AttendantNotice notice{static_cast<std::int32_t>(node), exit_code};
+  const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
+  if (news_.valid()) (void)system::send(news_.get(), std::span(&piece, 1), {});
+}
+
+void AttendantLoop::reap() {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    Node& node = nodes_[i];
+    if (node.ended || node.command.running()) continue;
+    const ExitStatus& status = node.command.reap_alone();
+    node.ended = true;
+    report(i, status.signal != 0 ? -status.signal : status.exit_code);
+  }
+}
+
+void AttendantLoop::hear_news() {
+  AttendantNotice notice{};
+  std::vector<Fd> descriptors;
+  const system::Transfer transfer =
+      system::receive(news_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, &descriptors);
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return;
+  if (transfer.bytes != sizeof(notice) || descriptors.size() != 2) {  // the cluster has finished
+    finishing_ = true;
+    for (Node& node : nodes_)
+      if (node.taken_over) node.talk.finish();
+    return;
+  }
+  std::string rest(static_cast<std::size_t>(notice.value), '\0');
+  if (!rest.empty())
+    (void)system::receive(news_.get(), std::as_writable_bytes(std::span(rest)), system::Block::yes, nullptr);
+  take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), std::move(rest));
+}
+
+void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, std::string rest) {
+  Node& node = nodes_.at(index);
+  node.talk = LineStream(std::move(descriptors[0]));
+  node.errors = LineStream(std::move(descriptors[1]));
+  node.talk.put_back(std::move(rest));
+  node.taken_over = true;
+}
+
+void AttendantLoop::show(const std::string& line, const Node& node) {
+  const std::size_t space = line.find(' ');
+  if (!line.starts_with(launch::output) || space == std::string::npos) {
+    errors_.print("[" + node.name + "] " + line + "\n");
+    return;
+  }
+  const std::string label = line.substr(1, space - 1), text = line.substr(space + 1);
+  if (output_folder_.empty()) return out_.print("[" + label + "] " + text + "\n");
+  std::string name = label;
+  std::ranges::replace(name, '/', '.');
+  std::ofstream& file = files_[name];
+  if (!file.is_open()) file.open(std::filesystem::path(output_folder_) / (name + ".log"), std::ios::app);
+  file << text << '\n' << std::flush;
+  if (!file) {
+    errors_.print("[" + label + "] " + text + "\n");
+    file.clear();
+  }
+}
+
+void AttendantLoop::read_node(Node& node) {
+  for (const bool from_errors : {false, true}) {
+    LineStream& stream = from_errors ? node.errors : node.talk;
+    if (!stream.ended()) stream.fill();
+    while (const std::optional<std::string> line = stream.take_line())
+      from_errors ? errors_.print("[" + node.name + "] " + *line + "\n") : show(*line, node);
+    if (!stream.ended() || stream.unread_bytes() == 0) continue;
+    const std::string rest = stream.take_rest();
+    from_errors ? errors_.print("[" + node.name + "] " + rest + "\n") : show(rest, node);
+  }
+  if (!node.talk.ended() && !finishing_ && !node.talk.flush()) node.talk.finish();
+}
+
+bool AttendantLoop::all_done() const {
+  return finishing_ && !out_.waiting() && !errors_.waiting() && std::ranges::all_of(nodes_, [](const Node& node) {
+           return node.ended && (!node.taken_over || (node.talk.ended() && node.errors.ended()));
+         });
+}
+
+void AttendantLoop::turn() {
+  std::vector<pollfd> watched{{finishing_ ? -1 : news_.get(), POLLIN, 0},
+                              {out_.waiting() ? out_.fileno() : -1, POLLOUT, 0},
+                              {errors_.waiting() ? errors_.fileno() : -1, POLLOUT, 0}};
+  const bool reading = !out_.full() && !errors_.full();
+  for (Node& node : nodes_) {
+    const bool open = node.taken_over && reading;
+    watched.push_back({open && !node.talk.ended() ? node.talk.input_fileno() : -1, POLLIN, 0});
+    watched.push_back({open && !node.errors.ended() ? node.errors.input_fileno() : -1, POLLIN, 0});
+    watched.push_back({node.ended ? -1 : node.command.pidfd(), POLLIN, 0});
+  }
+  (void)system::poll_many(watched, next_heartbeat_.poll_ms(limits::wait_slice_ms));
+  if (watched[0].revents != 0) hear_news();
+  reap();
+  if (reading)
+    for (Node& node : nodes_)
+      if (node.taken_over) read_node(node);
+  out_.write_some();
+  errors_.write_some();
+  if (!next_heartbeat_.passed()) return;
+  next_heartbeat_ = Deadline::in_ms(heartbeat_ms_);
+  for (Node& node : nodes_) {
+    if (!node.taken_over || node.talk.ended() || finishing_ || node.talk.unwritten_bytes() > 0) continue;
+    node.talk.write("\n");
+    if (!node.talk.flush()) node.talk.finish();
+  }
+}
+
+int AttendantLoop::run() {
+  while (!all_done()) turn();
+  return 0;
+}
+
+}  // namespace miniray

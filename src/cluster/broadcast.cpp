@@ -1,0 +1,85 @@
+#include "cluster/broadcast.hpp"
+
+#include <array>
+#include <exception>
+#include <vector>
+
+#include "base/network.hpp"
+#include "channel/authentication.hpp"
+#include "miniray/array.hpp"
+#include "miniray/error.hpp"
+#include "worker/connector.hpp"
+
+namespace miniray {
+
+Channel& Broadcaster::link(std::size_t node, const std::function<Target(std::size_t node)>& target) {
+  const auto known = links_.find(node);
+  if (known != links_.end()) return known->second;
+  const Target where = target(node);
+  Request request;
+  request.kind = Request::Kind::link;
+  request.unreachable_ms = where.unreachable_ms;
+  Connector connector(network::resolve(where.host, where.port), where.name, Key::from_hex(where.key, "the cluster"),
+                      request);
+  std::array<Connector*, 1> all{&connector};
+  connect_all(all, Deadline::in_ms(limits::connect_timeout_ms), where.on_interrupt);
+  if (connector.failure()) std::rethrow_exception(connector.failure());
+  ChannelOptions options;
+  options.peer = "the server at " + where.name;
+  options.shared_memory = false;
+  options.on_interrupt = where.on_interrupt;
+  return links_.emplace(node, Channel(connector.take_socket().release(), std::move(options))).first->second;
+}
+
+void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
+                       const std::function<Target(std::size_t node)>& target) {
+  std::map<std::size_t, std::vector<Worker*>> by_node;
+  std::vector<Worker*> elsewhere;
+  for (Worker* worker : workers) {
+    const auto found = node_of_.find(&worker->channel());
+    if (found == node_of_.end())
+      elsewhere.push_back(worker);
+    else if (!worker->channel().closed())
+      by_node[found->second].push_back(worker);
+  }
+
+  // The numbers by which the large buffers are known, the same on every node.
+  Message named = message;
+  List numbers, buffers;
+  named.places.assign(message.buffers.size(), 0);
+  for (std::size_t i = 0; i < message.buffers.size(); ++i) {
+    if (message.buffers[i].size < limits::shared_buffer_bytes_min) continue;
+    named.places[i] = ++last_number_;
+    numbers.emplace_back(named.places[i]);
+    buffers.emplace_back(Array::view(std::span<const std::uint8_t>(
+        reinterpret_cast<const std::uint8_t*>(message.buffers[i].data), message.buffers[i].size)));
+  }
+
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& action) {
+    try {
+      action();
+      return true;
+    } catch (const Error&) {
+      if (!failure) failure = std::current_exception();
+      return false;
+    }
+  };
+  for (auto& [node, there] : by_node) {
+    bool supplied = false;
+    if (!numbers.empty() && there.size() > 1) {
+      List pids;
+      for (const Worker* worker : there) pids.emplace_back(static_cast<std::int64_t>(worker->pid()));
+      supplied = attempt([&, node = node] {
+        link(node, target)
+            .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
+      });
+      if (!supplied) links_.erase(node);
+    }
+    for (Worker* worker : there) attempt([&] { worker->send(supplied ? named : message); });
+  }
+  for (Worker* worker : elsewhere) attempt([&] { worker->send(message); });
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace miniray

@@ -1,0 +1,40 @@
+// One message to many workers. It is encoded once by the caller; a large buffer goes to each node once, over a link to
+// the node's server, and the workers' own messages only name it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+
+#include "miniray/channel.hpp"
+#include "miniray/message.hpp"
+#include "miniray/worker.hpp"
+
+namespace miniray {
+
+class Broadcaster {
+ public:
+  struct Target {
+    std::string host;
+    int port;
+    std::string name, key;
+    int unreachable_ms;
+    std::function<void()> on_interrupt;
+  };
+
+  /// The worker is on that node.
+  void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = node; }
+  /// To all of them, even if one cannot be reached; then throws what it threw. `target` says where a node's server is.
+  void send(std::span<Worker* const> workers, const Message& message,
+            const std::function<Target(std::size_t node)>& target);
+
+ private:
+  Channel& link(std::size_t node, const std::function<Target(std::size_t node)>& target);
+
+  std::map<const Channel*, std::size_t> node_of_;  // a channel stays where it is, though its worker is moved
+  std::map<std::size_t, Channel> links_;
+  std::uint64_t last_number_ = 0;
+};
+
+}  // namespace miniray

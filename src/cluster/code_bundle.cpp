@@ -1,0 +1,149 @@
+#include "cluster/code_bundle.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "channel/authentication.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int unused_days_max = 30;  // then a folder in the cache goes
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()))
+    throw UsageError("cannot read " + path + ", which should go along to the nodes");
+  return content.str();
+}
+
+std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / limits::mib) + " MiB"; }
+
+bool is_hash(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// A manifest comes from somebody who has the key; still, it names files inside the folder and nowhere else.
+fs::path checked_path(const std::string& text) {
+  const fs::path path = fs::path(text).lexically_normal();
+  if (path.empty() || path.is_absolute() || *path.begin() == "..")
+    throw ProtocolError("a file of a bundle has the path \"" + text + "\", which is outside of it");
+  return path;
+}
+
+void remove_unused(const fs::path& folder) {
+  const auto oldest = fs::file_time_type::clock::now() - std::chrono::hours(24 * unused_days_max);
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.last_write_time(ignored) < oldest) fs::remove_all(entry.path(), ignored);
+}
+
+}  // namespace
+
+CodeBundle::CodeBundle(const std::vector<ShippedFile>& files) {
+  std::uint64_t total = 0;
+  for (const ShippedFile& file : files) {
+    const std::string content = read_file(file.source);
+    total += content.size();
+    files_.push_back({file.path, file.source, content_hash(content), content.size()});
+  }
+  if (total <= limits::code_bytes_max && files_.size() <= limits::code_files_max) return;
+  std::ranges::sort(files_, std::ranges::greater(), &File::bytes);
+  std::string largest;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, files_.size()); ++i)
+    largest += "\n  " + files_[i].source + " (" + megabytes(files_[i].bytes) + ")";
+  throw UsageError(
+      "the code that should go along to the nodes is " + std::to_string(files_.size()) + " files, " + megabytes(total) +
+      "; the limits are " + std::to_string(limits::code_files_max) + " (code_files_max) and " +
+      megabytes(limits::code_bytes_max) + " (code_bytes_max). The largest:" + largest +
+      "\nMove the script into a folder of its own, or set ship_code=False and install the code on the nodes");
+}
+
+Value CodeBundle::manifest() const {
+  List files;
+  std::string all;
+  for (const File& file : files_) {
+    files.push_back({{"path", file.path}, {"hash", file.hash}, {"bytes", file.bytes}});
+    all += file.path + '\0' + file.hash + '\0';
+  }
+  return {{"hash", content_hash(all)}, {"files", Value(std::move(files))}};
+}
+
+std::string CodeBundle::content(const std::string& hash) const {
+  const auto found = std::ranges::find(files_, hash, &File::hash);
+  if (found == files_.end()) throw ProtocolError("a node asked for a file that is not part of the code");
+  std::string content = read_file(found->source);
+  if (content_hash(content) != hash)
+    throw UsageError(found->source + " changed while it was on its way to the nodes. Start again");
+  return content;
+}
+
+fs::path cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return fs::path(cache) / "miniray";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') throw UsageError("neither HOME nor XDG_CACHE_HOME is set: no place for code");
+  return fs::path(home) / ".cache" / "miniray";
+}
+
+CodeUnpacker::CodeUnpacker(const Value& manifest) : cache_(cache_folder()) {
+  const std::string& name = manifest["hash"].string();
+  if (!is_hash(name)) throw ProtocolError("a bundle without a hash");
+  folder_ = cache_ / "code" / name;
+  std::error_code ignored;
+  const bool complete = fs::exists(folder_, ignored);
+  std::set<std::string> asked;
+  for (const Value& entry : manifest["files"].list()) {
+    const std::string& hash = entry["hash"].string();
+    if (!is_hash(hash)) throw ProtocolError("a file of a bundle without a hash");
+    files_.push_back({checked_path(entry["path"].string()), hash});
+    if (!complete && !fs::exists(stored(hash), ignored) && asked.insert(hash).second)
+      missing_.push_back({hash, entry["bytes"].unsigned_integer()});
+  }
+}
+
+void CodeUnpacker::add(const Missing& file, const std::string& content) const {
+  if (content_hash(content) != file.hash) throw ProtocolError("a file arrived that is not what it should be");
+  fs::create_directories(cache_ / "files");
+  const fs::path beside = stored(file.hash).string() + "." + random_hex(8);
+  std::ofstream out(beside, std::ios::binary);
+  out << content;
+  out.close();
+  if (!out) {
+    std::error_code ignored;
+    fs::remove(beside, ignored);
+    throw UsageError("cannot write to " + (cache_ / "files").string() + ": is the disk full, or the folder not yours?");
+  }
+  fs::rename(beside, stored(file.hash));
+}
+
+fs::path CodeUnpacker::finish() const {
+  std::error_code ignored;
+  if (!fs::exists(folder_)) {
+    remove_unused(cache_ / "code");
+    remove_unused(cache_ / "files");
+    const fs::path beside = folder_.string() + "." + random_hex(8);
+    for (const File& file : files_) {
+      fs::create_directories((beside / file.path).parent_path());
+      fs::copy_file(stored(file.hash), beside / file.path);
+    }
+    fs::create_directories(beside);
+    fs::rename(beside, folder_, ignored);
+    if (ignored) fs::remove_all(beside, ignored);  // another server was first
+    if (!fs::exists(folder_)) throw UsageError("cannot make the folder " + folder_.string());
+  }
+  fs::last_write_time(folder_, fs::file_time_type::clock::now(), ignored);
+  return folder_;
+}
+
+}  // namespace miniray

@@ -1,0 +1,95 @@
+#include "cluster/launch_command.hpp"
+
+#include <array>
+
+#include "miniray/limits.hpp"
+#include "miniray/version.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr int ssh_failed = 255, not_found = 127, not_executable = 126;
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+bool is_local(const std::string& host) { return host == "localhost" || host == "127.0.0.1" || host == "::1"; }
+
+std::string quote_for_shell(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
+                                        const Tunnel& tunnel) {
+  // Whatever the user's shell is, this is for sh.
+  if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
+  const std::string alive_s = std::to_string(limits::unreachable_ms / 4 / 1000);
+  std::vector<std::string> command{"ssh", "-T",
+                                   "-o",  "BatchMode=yes",
+                                   "-o",  "LogLevel=ERROR",
+                                   "-o",  "ConnectTimeout=" + std::to_string(limits::ssh_connect_timeout_ms / 1000),
+                                   "-o",  "ServerAliveInterval=" + alive_s,
+                                   "-o",  "ServerAliveCountMax=3"};
+  if (!node.ssh_key.empty()) command.insert(command.end(), {"-i", node.ssh_key});
+  if (!tunnel.here.empty())
+    command.insert(command.end(), {"-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-L",
+                                   tunnel.here + ":" + tunnel.there});
+  command.insert(command.end(), {"--", node.host, "exec /bin/sh -c " + quote_for_shell(remote_command)});
+  return command;
+}
+
+std::string with_shipped_program(const std::string& command, const std::string& hash, std::uint64_t bytes) {
+  // Written beside and renamed, so that a program is there whole or not at all.
+  return "folder=\"${XDG_CACHE_HOME:-$HOME/.cache}/miniray/programs\"; program=\"$folder/" + hash +
+         "\"; if [ ! -x \"$program\" ]; then echo " + send_program_line +
+         "; umask 077; mkdir -p \"$folder\" && head -c " + std::to_string(bytes) +
+         " > \"$program.$$\" && chmod 700 \"$program.$$\" && mv \"$program.$$\" \"$program\" || exit 1; fi; " + command;
+}
+
+std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints) {
+  const std::string said = trimmed(complaints);
+  const std::string& host = node.host;
+  const auto with_cure = [&](const std::string& cause, const std::string& cure) {
+    return cause + ". " + cure + (said.empty() ? "" : "\n" + said);
+  };
+  if (exit_code == ssh_failed && !is_local(host)) {
+    if (has(said, "Could not resolve hostname"))
+      return with_cure("the host is unknown", "Is the name right? `ssh " + host + "` must work from this machine");
+    if (has(said, "HOST IDENTIFICATION HAS CHANGED"))
+      return with_cure("its host key has changed", "If that is right (the machine was set up anew): ssh-keygen -R " +
+                                                       host + ", then ssh " + host + " once, to accept the new key");
+    if (has(said, "Host key verification failed") || has(said, "host key is known"))
+      return with_cure("its host key is not known here", "Run `ssh " + host + "` once, and accept the key");
+    if (has(said, "Permission denied"))
+      return with_cure("ssh let nobody in (key rejected)",
+                       "Run `ssh-copy-id " + host + "`, or load your key with ssh-add, or set ssh_key");
+    if (has(said, "Connection refused"))
+      return with_cure("nobody listens for ssh (connection refused)", "Is sshd running there, and the port right?");
+    if (has(said, "timed out") || has(said, "No route to host") || has(said, "unreachable"))
+      return with_cure("the host does not answer", "Is it up? `ping " + host + "`");
+    if (has(said, "forward"))
+      return with_cure("sshd does not forward Unix-domain sockets",
+                       "Set AllowStreamLocalForwarding yes in its sshd_config, or do without tunnel");
+    return with_cure("ssh failed", "Try `ssh " + host + " true`");
+  }
+  if (has(said, "No module named miniray") || has(said, "No module named 'miniray'"))
+    return with_cure("MiniRay is not installed for the Python there",
+                     std::string("Run there: ") + (node.python_bin.empty() ? "python3" : node.python_bin) +
+                         " -m pip install miniray==" + version + "; or set python_bin");
+  if (exit_code == not_found || exit_code == not_executable)
+    return with_cure(
+        "there is no such program there" + (node.python_bin.empty() ? std::string() : " as " + node.python_bin),
+        "Set python_bin to an interpreter that the node has");
+  return "its server ended with exit code " + std::to_string(exit_code) + " before it was ready" +
+         (said.empty() ? "" : ":\n" + said);
+}
+
+}  // namespace miniray

@@ -1,0 +1,33 @@
+// How a node's server is started: the command line, and what it means when that fails.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "miniray/cluster.hpp"
+
+namespace miniray {
+
+/// "localhost" and its addresses need no ssh.
+[[nodiscard]] bool is_local(const std::string& host);
+
+struct Tunnel {
+  std::string here, there;  ///< paths of Unix-domain sockets; empty: none
+};
+
+/// What to run here. Without ssh it is the same command, in a shell.
+[[nodiscard]] std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
+                                                      const Tunnel& tunnel);
+
+/// For a node's shell: the program of that hash from the cache, sent if it is not there, in place of "$program".
+[[nodiscard]] std::string with_shipped_program(const std::string& command, const std::string& hash,
+                                               std::uint64_t bytes);
+/// The line by which that asks for the program.
+inline constexpr const char* send_program_line = "miniray-send-program";
+
+[[nodiscard]] std::string quote_for_shell(const std::string& word);
+
+/// The cause and the cure, from what ssh, a shell or an interpreter said before it ended.
+[[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints);
+
+}  // namespace miniray

@@ -1,0 +1,81 @@
+#include "cluster/line_stream.hpp"
+
+#include <poll.h>
+
+#include <array>
+
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+
+LineStream::LineStream(Fd both) : input_(std::move(both)) { network::set_blocking(input_.get(), false); }
+
+LineStream::LineStream(Fd input, Fd output) : input_(std::move(input)), output_(std::move(output)) {
+  network::set_blocking(input_.get(), false);
+  network::set_blocking(output_.get(), false);
+}
+
+bool LineStream::fill() {
+  std::array<std::byte, limits::staging_bytes> room;
+  while (!ended_) {
+    const system::Transfer transfer = system::read_some(input_.get(), room);
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
+    if (transfer.outcome == system::Transfer::Outcome::closed) ended_ = true;
+    input_text_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+    if (transfer.bytes < room.size()) break;
+  }
+  return !ended_;
+}
+
+std::optional<std::string> LineStream::take_line() {
+  const std::size_t end = input_text_.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = input_text_.substr(0, end);
+  input_text_.erase(0, end + 1);
+  return line;
+}
+
+bool LineStream::flush() {
+  while (unwritten_bytes() > 0) {
+    const system::Transfer transfer =
+        system::write_some(output_fileno(), std::string_view(output_text_).substr(written_));
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
+    if (transfer.outcome == system::Transfer::Outcome::closed) return false;
+    written_ += transfer.bytes;
+  }
+  output_text_.clear();
+  written_ = 0;
+  return true;
+}
+
+void LineStream::finish() {
+  if (output_.valid())
+    output_.reset();
+  else if (input_.valid())
+    system::shut_down_writing(input_.get());
+}
+
+std::string LineStream::wait_for_line() {
+  while (true) {
+    if (std::optional<std::string> line = take_line()) return *line;
+    if (ended_) throw EndOfStream("the coordinator has left");
+    (void)system::poll_one(input_.get(), POLLIN, -1);
+    fill();
+  }
+}
+
+std::string LineStream::wait_for_bytes(std::size_t count) {
+  while (input_text_.size() < count) {
+    if (ended_) throw EndOfStream("the coordinator has left");
+    (void)system::poll_one(input_.get(), POLLIN, -1);
+    fill();
+  }
+  std::string bytes = input_text_.substr(0, count);
+  input_text_.erase(0, count);
+  return bytes;
+}
+
+}  // namespace miniray

@@ -1,0 +1,49 @@
+// One node on its way from a command to a server that is ready. Never waits: the cluster turns all of them at once.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "cluster/attendant.hpp"
+#include "cluster/code_bundle.hpp"
+#include "miniray/cluster.hpp"
+#include "miniray/value.hpp"
+
+namespace miniray {
+
+class NodeLaunch {
+ public:
+  /// `config` is what the server is told; `executable` the file to send if the node's shell asks for it.
+  NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code, std::string executable);
+
+  enum class Stage : std::uint8_t { connecting, sending_program, sending_code, importing, ready, failed };
+  [[nodiscard]] Stage stage() const { return stage_; }
+  [[nodiscard]] bool settled() const { return stage_ == Stage::ready || stage_ == Stage::failed; }
+  /// Reads and writes as far as it can.
+  void advance(Attendant::Streams& streams);
+  /// Its command has ended.
+  void command_ended(Attendant::Streams& streams, int exit_code);
+  void give_up(std::string why);
+  [[nodiscard]] const std::string& why() const { return why_; }
+  /// What the server said when it was ready.
+  [[nodiscard]] const Value& server() const { return server_; }
+  /// What it complained of on the way.
+  [[nodiscard]] const std::string& complaints() const { return complaints_; }
+  /// For people: "connecting", "importing".
+  [[nodiscard]] const char* stage_name() const;
+
+ private:
+  void read_complaints(LineStream& errors);
+  void understand(const std::string& line, LineStream& talk);
+
+  const NodeConfig& node_;
+  Value config_;
+  const CodeBundle& code_;
+  std::string executable_;
+  Stage stage_ = Stage::connecting;
+  std::string why_, complaints_;
+  Value server_;
+};
+
+}  // namespace miniray

@@ -1,0 +1,43 @@
+#include "cluster/progress.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace miniray {
+namespace {
+
+constexpr int first_after_ms = 500, again_after_ms = 200;               // on a terminal
+constexpr int first_line_after_ms = 3000, next_line_after_ms = 10'000;  // elsewhere
+constexpr std::size_t names_max = 4;
+
+}  // namespace
+
+Progress::Progress(bool wanted)
+    : wanted_(wanted),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      next_(Deadline::in_ms(terminal_ ? first_after_ms : first_line_after_ms)) {}
+
+Progress::~Progress() {
+  if (shown_ && terminal_) std::fputs("\r\033[K", stderr);
+}
+
+void Progress::show(const std::vector<Entry>& nodes) {
+  if (!wanted_ || !next_.passed()) return;
+  next_ = Deadline::in_ms(terminal_ ? again_after_ms : next_line_after_ms);
+  std::size_t done = 0, named = 0;
+  std::string missing;
+  for (const Entry& node : nodes) {
+    done += node.done ? 1 : 0;
+    if (node.done || ++named > names_max) continue;
+    missing += (missing.empty() ? "" : ", ") + node.node + " (" + node.stage + ")";
+  }
+  if (named > names_max) missing += " and " + std::to_string(named - names_max) + " more";
+  const double seconds = static_cast<double>(now_ns() - begun_ns_) / 1e9;
+  std::fprintf(stderr, "%sminiray: %zu of %zu nodes ready after %.0f s; waiting for %s%s", terminal_ ? "\r\033[K" : "",
+               done, nodes.size(), seconds, missing.c_str(), terminal_ ? "" : "\n");
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+}  // namespace miniray

@@ -1,0 +1,185 @@
+#include "cluster/stdio_server.hpp"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <sstream>
+
+#include "base/clock.hpp"
+#include "base/network.hpp"
+#include "base/process.hpp"
+#include "base/system.hpp"
+#include "channel/authentication.hpp"
+#include "cluster/code_bundle.hpp"
+#include "cluster/launch_protocol.hpp"
+#include "cluster/line_stream.hpp"
+#include "miniray/error.hpp"
+#include "miniray/version.hpp"
+#include "worker/request.hpp"
+
+namespace miniray {
+namespace {
+
+// The address by which the cluster's ssh reached this machine; where there was none, the cluster is on this machine.
+std::string reached_address() {
+  const char* connection = std::getenv("SSH_CONNECTION");  // "client port server port"
+  std::istringstream words(connection != nullptr ? connection : "");
+  std::string client, client_port, server;
+  words >> client >> client_port >> server;
+  return server.empty() ? "127.0.0.1" : server;
+}
+
+class StdioServer {
+ public:
+  explicit StdioServer(StdioProgram program);
+  int run();
+
+ private:
+  void say(std::string_view what, const Value& value);
+  void flush_everything();
+  void receive_code(const Value& manifest);
+  void apply_settings();
+  WorkerServer make_server();
+  void hear();
+  bool print(const std::string& label, std::string_view lines);
+  void serve(WorkerServer& server);
+
+  StdioProgram program_;
+  LineStream stream_;
+  Value config_;
+  std::filesystem::path code_folder_, socket_folder_;
+  WorkerServer* serving_ = nullptr;
+  bool writing_ = false;  // the loop waits for room
+  int silence_ms_max_ = limits::unreachable_ms;
+  std::optional<Deadline> silent_at_;
+};
+
+// The protocol has the standard descriptors to itself: what user code reads is empty, and what it prints goes to the
+// cluster as complaints.
+StdioServer::StdioServer(StdioProgram program)
+    : program_(std::move(program)), stream_(Fd(dup(STDIN_FILENO)), Fd(dup(STDOUT_FILENO))) {
+  const Fd nothing = system::open_null();
+  system::replace_descriptor(nothing.get(), STDIN_FILENO);
+  system::replace_descriptor(STDERR_FILENO, STDOUT_FILENO);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+void StdioServer::say(std::string_view what, const Value& value) {
+  stream_.write(std::string(what) + write_json(value) + "\n");
+  flush_everything();
+}
+
+// Only while nothing is being served.
+void StdioServer::flush_everything() {
+  while (stream_.flush() && stream_.unwritten_bytes() > 0)
+    (void)system::poll_one(stream_.output_fileno(), POLLOUT, limits::wait_slice_ms);
+}
+
+void StdioServer::receive_code(const Value& manifest) {
+  CodeUnpacker unpacker(manifest);
+  if (!unpacker.missing().empty()) {
+    List hashes;
+    for (const CodeUnpacker::Missing& file : unpacker.missing()) hashes.emplace_back(file.hash);
+    say(launch::need, Value(std::move(hashes)));
+    for (const CodeUnpacker::Missing& file : unpacker.missing()) unpacker.add(file, stream_.wait_for_bytes(file.bytes));
+  }
+  code_folder_ = unpacker.finish();
+}
+
+void StdioServer::apply_settings() {
+  for (const auto& [name, value] : config_["environment"].map()) system::set_environment(name.string(), value.string());
+  const std::string& workdir = config_["workdir"].string();
+  if (!workdir.empty() && chdir(workdir.c_str()) != 0)
+    throw SystemError("change to the folder " + workdir + " (workdir)", errno);
+}
+
+WorkerServer StdioServer::make_server() {
+  WorkerServerOptions options = program_.server;
+  options.key = config_["key"].string();
+  options.on_output = [this](const std::string& label, std::string_view lines) { return print(label, lines); };
+  const std::function<void()> also = options.on_interrupt;
+  options.on_interrupt = [this, also] {
+    if (also) also();
+    if (silent_at_ && silent_at_->passed() && serving_ != nullptr) serving_->stop();
+  };
+  const std::string& socket = config_["socket"].string();
+  if (socket.empty()) return WorkerServer(reached_address(), static_cast<int>(config_["port"].integer()), {}, options);
+  socket_folder_ = std::filesystem::path(socket).parent_path();
+  system::make_private_folder(socket_folder_.c_str());
+  return WorkerServer(socket, 0, {}, options);
+}
+
+// Anything that comes says that the cluster lives.
+void StdioServer::hear() {
+  silent_at_ = Deadline::in_ms(silence_ms_max_);
+  if (!stream_.fill()) serving_->stop();
+  (void)stream_.take_rest();
+}
+
+bool StdioServer::print(const std::string& label, std::string_view lines) {
+  while (!lines.empty()) {
+    const std::size_t end = lines.find('\n');
+    const std::string_view line = lines.substr(0, end);
+    stream_.write(launch::output + label + " ");
+    stream_.write(line);
+    stream_.write("\n");
+    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
+  }
+  if (!stream_.flush()) return true;  // nobody will read it; the end of the input comes too
+  if (stream_.unwritten_bytes() > 0 && !writing_ && serving_ != nullptr) {
+    writing_ = true;
+    serving_->when_writable(stream_.output_fileno(), [this] {
+      writing_ = stream_.flush() && stream_.unwritten_bytes() > 0;
+      if (stream_.unwritten_bytes() < limits::output_queue_bytes_max / 2) serving_->resume_output();
+      return writing_;
+    });
+  }
+  return stream_.unwritten_bytes() < limits::output_queue_bytes_max;
+}
+
+void StdioServer::serve(WorkerServer& server) {
+  serving_ = &server;
+  silent_at_ = Deadline::in_ms(silence_ms_max_);
+  server.on_ready(stream_.input_fileno(), [this] { hear(); });
+  server.serve_forever();
+  serving_ = nullptr;
+}
+
+int StdioServer::run() {
+  try {
+    say(launch::hello, {{"version", version}, {"protocol", protocol_version}});
+    config_ = read_json_text(stream_.wait_for_line());
+    silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());
+    if (const Value& code = config_["code"]; !code.is_null()) receive_code(code);
+    // From here to the loop user code may run for as long as it likes, and nobody reads the input.
+    die_with_stream(stream_.input_fileno());
+    apply_settings();
+    if (program_.prepare) program_.prepare(code_folder_, config_["setup"]);
+    const std::string& work_fn = config_["work_fn"].string();
+    WorkerServer server = make_server();
+    if (!work_fn.empty()) server.prepare(work_fn);
+    stop_dying_with_stream(stream_.input_fileno());
+    say(launch::ready, {{"port", server.port()},
+                        {"address", reached_address()},
+                        {"host", network::host_name()},
+                        {"pid", static_cast<std::int64_t>(getpid())}});
+    serve(server);
+  } catch (const EndOfStream&) {  // before it began
+  } catch (const std::exception& error) {
+    say(launch::failed, {{"why", error.what()}});
+    return EXIT_FAILURE;
+  }
+  flush_everything();
+  std::error_code ignored;
+  if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_, ignored);
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int serve_stdio(StdioProgram program) { return StdioServer(std::move(program)).run(); }
+
+}  // namespace miniray

@@ -1,0 +1,24 @@
+// A worker server that a cluster started: it is told what to do on its standard input, says how it goes on its standard
+// output, and ends when the input does. launch_protocol.hpp has the words.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "miniray/value.hpp"
+#include "miniray/worker_server.hpp"
+
+namespace miniray {
+
+struct StdioProgram {
+  /// The code has arrived in this folder (empty: none came) and the environment is set; `setup` is what the cluster's
+  /// own language sent along. What it throws is told to the cluster.
+  std::function<void(const std::filesystem::path& folder, const Value& setup)> prepare = {};
+  WorkerServerOptions server = {};
+};
+
+/// Returns the process's exit code.
+int serve_stdio(StdioProgram program);
+
+}  // namespace miniray
