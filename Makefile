@@ -1,7 +1,7 @@
 # Every target sets up what it needs: Debian packages, .venv, the build. Nothing is done twice.
 #
 #   make          the library, the miniray command, and the Python package in .venv
-#   make demo     the matrix example, in Python and in C++
+#   make demo     the matrix example, in Python and in C++: local workers, then two local servers
 #   make test     lint, then every test
 #   make bench    MiniRay beside its yardsticks, into bench/results/yardsticks.md
 #   make lint     formatters, linters and type checker
@@ -53,7 +53,9 @@ package: build/package.done
 
 demo: library package
 	@$(BIN)/python examples/matmul.py
+	@$(BIN)/python examples/cluster_matmul.py
 	@build/release/examples/matmul
+	@build/release/examples/cluster_matmul
 
 # --- Tests ------------------------------------------------------------------------------------------------------------
 test: lint test-cpp test-python test-fuzz

@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "cluster/launch_command.hpp"
 #include "cluster/stdio_server.hpp"
 #include "conversation.hpp"
 #include "miniray/error.hpp"
@@ -28,14 +27,6 @@ NodeConfig node_config(const Node& node) {
   return config;
 }
 
-// The interpreter that was asked for; else the same path as here, else whatever is called python3 there.
-std::string python_command(const NodeConfig& node, const std::string& here) {
-  const std::string arguments = " -m miniray.worker_server --stdio";
-  if (!node.python_bin.empty()) return "exec " + quote_for_shell(node.python_bin) + arguments;
-  const std::string python = quote_for_shell(here);
-  return "if [ -x " + python + " ]; then exec " + python + arguments + "; else exec python3" + arguments + "; fi";
-}
-
 ClusterOptions cluster_options(bool ship_code, bool tunnel, const std::string& output, bool progress,
                                double start_timeout_s, double unreachable_s, const std::string& codec,
                                std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
@@ -52,14 +43,11 @@ ClusterOptions cluster_options(bool ship_code, bool tunnel, const std::string& o
 
 int serve_stdio_for_python() {
   StdioProgram program;
-  program.prepare = [](const std::filesystem::path& folder, const Value& setup) {
+  program.prepare = [](const std::filesystem::path& folder, const StdioProgram::Setup& setup) {
     const nb::gil_scoped_acquire gil;
-    attribute("miniray._shipping", "prepare")(folder.string(), write_json(setup));
+    attribute("miniray._shipping", "prepare")(folder.string(), write_json(setup.program), setup.environment);
   };
-  program.server.find_work = work_finder();
-  program.server.on_interrupt = check_signals;
-  program.server.on_interrupt_in_worker = check_signals;
-  program.server.fork = fork_options();
+  set_server_options(program.server);
   return serve_stdio(std::move(program));
 }
 
@@ -70,20 +58,20 @@ void bind_cluster(nb::module_& module) {
   nb::class_<Cluster>(module, "Cluster")
       .def(
           "__init__",
-          [](Cluster* self, const std::vector<Node>& nodes, const std::string& python, const Files& files,
-             const std::string& setup, bool ship_code, bool tunnel, const std::string& output, bool progress,
-             double start_timeout_s, double unreachable_s, const std::string& codec, std::optional<int> spin_us,
-             std::uint64_t inbox_bytes_max) {
+          [](Cluster* self, const std::vector<Node>& nodes, const std::string& python, const std::string& program,
+             const Files& files, const std::string& setup, bool ship_code, bool tunnel, const std::string& output,
+             bool progress, double start_timeout_s, double unreachable_s, const std::string& codec,
+             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
             ClusterOptions options = cluster_options(ship_code, tunnel, output, progress, start_timeout_s,
                                                      unreachable_s, codec, spin_us, inbox_bytes_max);
-            options.program.command = [python](const NodeConfig& node) { return python_command(node, python); };
+            options.program = program.empty() ? ServerProgram::python(python) : ServerProgram::cpp(program);
             for (const auto& [path, source] : files) options.program.files.push_back({path, source});
             options.program.setup = read_json_text(setup);
             std::vector<NodeConfig> configs;
             for (const Node& node : nodes) configs.push_back(node_config(node));
             new (self) Cluster(std::move(configs), std::move(options));
           },
-          "nodes"_a, "python"_a, "files"_a, "setup"_a, "ship_code"_a, "tunnel"_a, "output"_a, "progress"_a,
+          "nodes"_a, "python"_a, "program"_a, "files"_a, "setup"_a, "ship_code"_a, "tunnel"_a, "output"_a, "progress"_a,
           "start_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a)
       .def("launch_servers", &Cluster::launch_servers, "work_fn"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -107,12 +95,15 @@ void bind_cluster(nb::module_& module) {
           "workers"_a, "message"_a.none(), "codec"_a,
           nb::sig("def broadcast(self, workers: list[typing.Any], message: object, codec: str) -> None"))
       .def("stop", &Cluster::stop, nb::call_guard<nb::gil_scoped_release>())
-      .def("servers", [](Cluster& self) {
-        nb::list all;
-        for (const Cluster::Server& server : self.servers())
-          all.append(nb::make_tuple(server.node, server.host, server.port, server.pid));
-        return all;
-      });
+      .def(
+          "servers",
+          [](Cluster& self) {
+            nb::list all;
+            for (const Cluster::Server& server : self.servers())
+              all.append(nb::make_tuple(server.node, server.host, server.port, server.pid));
+            return all;
+          },
+          nb::sig("def servers(self) -> list[tuple[str, str, int, int]]"));
   module.def("_serve_stdio", serve_stdio_for_python, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -3,12 +3,13 @@
 
 #include "interop.hpp"
 #include "miniray/handle.hpp"
+#include "miniray/worker_server.hpp"
 
 namespace miniray::python {
 
 [[nodiscard]] WorkFunction as_work_function(nb::callable callable);
 
-/// For a server: finds functions by name, through miniray/_functions.py.
-[[nodiscard]] std::function<WorkFunction(const std::string& name)> work_finder();
+/// What a server that runs Python functions needs: to find them, to fork, and to be interrupted.
+void set_server_options(WorkerServerOptions& options);
 
 }  // namespace miniray::python

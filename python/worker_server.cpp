@@ -1,16 +1,16 @@
 // The part of miniray.WorkerServer that is in the core; miniray/worker_server.py has the rest.
 #include "miniray/worker_server.hpp"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
-#include <unistd.h>
 
 #include "interop.hpp"
 #include "miniray/error.hpp"
 #include "work_function.hpp"
 
-extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
-
 namespace miniray::python {
+
+namespace {
 
 std::function<WorkFunction(const std::string&)> work_finder() {
   return [](const std::string& name) {
@@ -25,6 +25,19 @@ std::function<WorkFunction(const std::string&)> work_finder() {
   };
 }
 
+}  // namespace
+
+void set_server_options(WorkerServerOptions& options) {
+  options.find_work = work_finder();
+  options.on_interrupt = check_signals;
+  options.on_interrupt_in_worker = check_signals;
+  options.keep_interrupt_handler = true;  // Python's own, which raises KeyboardInterrupt
+  options.on_environment_in_worker = [](const std::map<std::string, std::string>& changes) {
+    attribute("miniray._functions", "set_environment")(changes);
+  };
+  options.fork = fork_options();
+}
+
 void bind_worker_server(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<WorkerServer>(module, "WorkerServer", nb::dynamic_attr())
@@ -35,10 +48,7 @@ void bind_worker_server(nb::module_& module) {
             WorkerServerOptions options;
             options.num_workers = num_workers;
             options.key = key;
-            options.find_work = work_finder();
-            options.on_interrupt = check_signals;
-            options.on_interrupt_in_worker = check_signals;
-            options.fork = fork_options();
+            set_server_options(options);
             WorkFunction function;
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
             new (self) WorkerServer(host, port, std::move(function), std::move(options));
@@ -50,20 +60,6 @@ void bind_worker_server(nb::module_& module) {
            "Serve until an exception comes out of a signal handler (Ctrl-C); then end the workers in good order.")
       .def_prop_ro("port", &WorkerServer::port, "The port that it listens on.")
       .def_prop_ro("worker_count", &WorkerServer::worker_count, "How many workers live.");
-  module.def(
-      "_environment",
-      [] {
-        nb::dict all;
-        for (char** entry = environ; *entry != nullptr; ++entry) {
-          const std::string_view text = *entry;
-          const std::size_t equals = text.find('=');
-          if (equals == std::string_view::npos) continue;
-          const std::string_view value = text.substr(equals + 1);
-          all[nb::bytes(text.data(), equals)] = nb::bytes(value.data(), value.size());
-        }
-        return all;
-      },
-      "The process's environment as it is now, which os.environ need not know.");
 }
 
 }  // namespace miniray::python

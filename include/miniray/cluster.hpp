@@ -41,13 +41,20 @@ struct ShippedFile {
   std::string path, source;
 };
 
-/// What runs on the nodes. By default this program, if it called init().
+/// What runs on the nodes. By default this program, if it called init(). The two languages mix: a C++ coordinator may
+/// have Python workers, and the other way round.
 struct ServerProgram {
   /// The command line on a node, for its shell.
   std::function<std::string(const NodeConfig& node)> command = {};
   std::string executable = {};          ///< to be copied there first, and put in place of "$program" in the command
   std::vector<ShippedFile> files = {};  ///< code that goes into a folder there
-  Value setup = {};                     ///< for the program, as it likes it
+  /// A Python server, for work functions in Python. The interpreter is the node's python_bin, or this path if it is
+  /// there, or python3.
+  static ServerProgram python(const std::string& interpreter = "/usr/bin/python3");
+  /// Another C++ program that calls init().
+  static ServerProgram cpp(const std::string& path);
+
+  Value setup = {};  ///< for the program, as it likes it
 };
 
 struct ClusterOptions {

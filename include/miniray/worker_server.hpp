@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,11 @@ struct WorkerServerOptions {
   std::function<void()> on_interrupt = {};
   std::function<void()> on_interrupt_in_worker = {};  ///< the workers' own; see ChannelOptions
   ForkOptions fork = {};
+
+  // For language bindings.
+  bool keep_interrupt_handler = false;  ///< workers keep the server's handler of SIGINT
+  /// In a worker: its connection asked for these variables, and the process's environment has them.
+  std::function<void(const std::map<std::string, std::string>& changes)> on_environment_in_worker = {};
 };
 
 class WorkerServer {

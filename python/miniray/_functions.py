@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,8 +16,10 @@ _main_specification: dict[str, Any] | None = None
 
 
 def find(name: str) -> Callable[[_core.Handle], Any]:
-    """The function that "module.function" names, ready to run in a server's worker. Imports what it needs to."""
-    return _in_worker(_look_up(name))
+    """The function that "module.function" names, for a server's workers. Imports what it needs to."""
+    work_fn = _look_up(name)
+    prepare_for_forks()
+    return work_fn
 
 
 def _look_up(name: str) -> Callable[[_core.Handle], Any]:
@@ -82,21 +84,18 @@ def _is_machinery(file: str) -> bool:
     return "importlib" in file or file.startswith(os.path.dirname(os.path.abspath(__file__)) + os.sep)
 
 
-def _in_worker(work_fn: Callable[[_core.Handle], Any]) -> Callable[[_core.Handle], Any]:
-    """What has to be put right in a process that was forked from a server, before the function runs."""
+def prepare_for_forks() -> None:
+    """In a server, before it forks workers: what is there stays, so that the garbage collector of a worker need not visit
+    it, and what a worker printed is out even if it is killed."""
+    gc.freeze()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
 
-    def run(handle: _core.Handle) -> Any:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for key, value in _core._environment().items():
-            if os.environb.get(key) != value:
-                os.environb[key] = value
-        for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(line_buffering=True)  # what was printed is out, even if the process is killed
-        return work_fn(handle)
 
-    return run
+def set_environment(changes: dict[str, str]) -> None:
+    """In a worker: the core has changed the process's environment, and os.environ is to know."""
+    os.environ.update(changes)
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:

@@ -97,10 +97,10 @@ def _inside(root: str, package: str) -> Iterator[str]:
                 yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def prepare(folder: str, text: str) -> None:
+def prepare(folder: str, text: str, environment: dict[str, str]) -> None:
     """On the node: the code is in `folder`, or, if nothing was sent, where it is on the coordinator."""
-    setup = json.loads(text)
-    os.environ.update({os.fsdecode(key): os.fsdecode(value) for key, value in _environment().items()})
+    setup = json.loads(text) or {"roots": 0, "folders": [], "argv": sys.argv, "main": None}  # a C++ coordinator's
+    os.environ.update(environment)
     shipped = [os.path.join(folder, str(number)) for number in range(setup["roots"])] if folder else setup["folders"]
     sys.path[:0] = [*shipped, os.getcwd()]
     sys.argv = setup["argv"]
@@ -110,9 +110,3 @@ def prepare(folder: str, text: str) -> None:
     if main["main_path"] is not None:
         main["main_path"] = os.path.join(shipped[0], main["main_path"])
     _functions.set_main(main)
-
-
-def _environment() -> dict[bytes, bytes]:
-    from miniray import _core
-
-    return _core._environment()

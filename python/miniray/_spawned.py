@@ -82,7 +82,7 @@ def _find(specification: dict[str, Any]) -> Any:
 
 
 class ImportStops(BaseException):
-    """The coordinator's script has come to where it starts workers: what it defines is there, the rest is not for us."""
+    """The coordinator's script has come to where it starts workers: the rest is not for us."""
 
 
 def import_main(specification: dict[str, Any]) -> types.ModuleType:
@@ -112,7 +112,7 @@ def import_main(specification: dict[str, Any]) -> types.ModuleType:
 
 
 def refuse_while_importing() -> None:
-    """For whatever starts workers: in a worker that imports the coordinator's script, the script has come far enough."""
+    """For whatever starts workers: where the coordinator's script is only imported, it has come far enough."""
     if _importing_main:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__name__") != MAIN:
@@ -125,6 +125,6 @@ def stopped_at() -> str:
     if not _stopped_at:
         return ""
     return (
-        f"; the script was imported up to {_stopped_at}, where it starts workers. Define the function above that, or put "
-        'what starts them under if __name__ == "__main__":'
+        f"; the script was imported up to {_stopped_at}, where it starts workers. Define the function above that, or "
+        'put what starts them under if __name__ == "__main__":'
     )

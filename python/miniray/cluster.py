@@ -51,7 +51,8 @@ class Cluster:
         workers = cluster.start(work_fn="my_module.work")     # or work_fn=work
 
     Your script and the modules beside it go along; the nodes need Python and MiniRay. ``ship_code=False`` if the nodes
-    have your code already. ``tunnel=True`` carries everything inside the ssh connections, with no port open on the nodes.
+    have your code already. ``tunnel=True`` carries everything inside the ssh connections: no port is open on the nodes.
+    ``program`` is a C++ program that calls ``miniray::init``: the work functions are then its own.
     What workers print appears here, marked with node and worker; with ``output="folder"`` it goes to a file for each.
 
     When the cluster is stopped, or the program ends in whatever way, nothing of it is left on any node.
@@ -61,6 +62,7 @@ class Cluster:
         self,
         nodes: Iterable[NodeConfig],
         *,
+        program: str | os.PathLike[str] | None = None,
         ship_code: bool = True,
         tunnel: bool = False,
         output: str | os.PathLike[str] | None = None,
@@ -76,6 +78,7 @@ class Cluster:
             if not isinstance(node, NodeConfig):
                 raise TypeError(f"nodes are NodeConfig objects, not {type(node).__name__}")
         self.codec = codec
+        self._program = os.fspath(program) if program is not None else ""
         self._ship_code = ship_code
         self._options = (
             ship_code,
@@ -109,10 +112,15 @@ class Cluster:
             )
             for node in self.nodes
         ]
-        files, setup = _shipping.collect(work_fn) if work_fn else ([], {})
-        if not self._ship_code:
+        files, setup = _shipping.collect(work_fn) if work_fn else ([], None)
+        if not self._ship_code or self._program:
             files = []
-        return _core.Cluster(nodes, sys.executable, files, json.dumps(setup), *self._options)
+        return _core.Cluster(nodes, sys.executable, self._program, files, json.dumps(setup), *self._options)
+
+    def _name_of(self, work_fn: str | Callable[[_core.Handle], Any]) -> str:
+        if self._program and isinstance(work_fn, str):
+            return work_fn
+        return _functions.name_of(work_fn)
 
     def start(self, work_fn: str | Callable[[_core.Handle], Any]) -> list[RemoteWorker]:
         """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
@@ -121,7 +129,7 @@ class Cluster:
         May be called again, for another function: both sets of workers live side by side.
         """
         _stop_import()
-        name = _functions.name_of(work_fn)
+        name = self._name_of(work_fn)
         launched = self._core is not None
         if not launched:
             self.launch_servers(name)
@@ -137,7 +145,7 @@ class Cluster:
         _stop_import()
         if self._core is not None:
             raise RuntimeError("the cluster's servers are up already; stop() ends them")
-        name = _functions.name_of(work_fn) if work_fn is not None else ""
+        name = self._name_of(work_fn) if work_fn is not None else ""
         core = self._make(name or "__main__.")
         core.launch_servers(name)
         self._core = core
@@ -148,7 +156,7 @@ class Cluster:
         """Have the servers of all nodes start their workers."""
         if self._core is None:
             raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
-        made = [RemoteWorker._take_over(ready) for ready in self._core.connect_to_servers(_functions.name_of(work_fn))]
+        made = [RemoteWorker._take_over(ready) for ready in self._core.connect_to_servers(self._name_of(work_fn))]
         self._workers += made
         return made
 

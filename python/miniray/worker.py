@@ -91,11 +91,11 @@ class Worker(_core.Worker):
 
 
 class RemoteWorker(Worker):
-    """A worker on another machine: ``RemoteWorker(host, port)`` has a worker server there start one for this connection.
+    """A worker on another machine: ``RemoteWorker(host, port)`` has the worker server there start one for this process.
 
     The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function; without
     it the server runs the one that it was started with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
-    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, here and there.
+    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both sides.
     """
 
     def __init__(

@@ -38,10 +38,7 @@ class WorkerServer(_core.WorkerServer):
         _stop_import()
         if num_workers is not None and num_workers < 1:
             raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
-        if isinstance(work_fn, str):
-            work = _functions.find(work_fn)
-        else:
-            work = _functions._in_worker(work_fn) if work_fn is not None else None  # type: ignore[assignment]
+        work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
         super().__init__(host, port, work, num_workers or 0, key or "")
 
 

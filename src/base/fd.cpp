@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <vector>
@@ -34,16 +33,20 @@ Registry& registry() {
 
 thread_local std::span<const int> kept_across_fork;
 
-bool is_kept(std::size_t number) {
-  return std::ranges::any_of(kept_across_fork, [&](int kept) { return kept == static_cast<int>(number); });
-}
-
 // Runs in the child, between fork's return and any other code, with the mutex held by this thread.
 void close_private_descriptors() {
   Registry& all = registry();
   ++all.generation;
-  for (std::size_t number = 0; number < all.is_private.size(); ++number) {
-    if (all.is_private[number] && !is_kept(number)) close(static_cast<int>(number));
+  for (const int kept : kept_across_fork) {
+    if (static_cast<std::size_t>(kept) < all.is_private.size()) all.is_private[static_cast<std::size_t>(kept)] = false;
+  }
+  // Neighbours are closed together: a server has thousands.
+  for (std::size_t first = 0; first < all.is_private.size(); ++first) {
+    if (!all.is_private[first]) continue;
+    std::size_t last = first;
+    while (last + 1 < all.is_private.size() && all.is_private[last + 1]) ++last;
+    close_range(static_cast<unsigned>(first), static_cast<unsigned>(last), 0);
+    first = last;
   }
   all.is_private.clear();
   all.mutex.unlock();

@@ -96,7 +96,7 @@ class PrivateFolder {
 ClusterError::ClusterError(std::size_t nodes, std::vector<Failure> failures)
     : Error([&] {
         std::string text = std::to_string(failures.size()) + " of " + std::to_string(nodes) +
-                           (nodes == 1 ? " node" : " nodes") + " failed; nothing was left running.";
+                           (nodes == 1 ? " node" : " nodes") + " failed, and nothing of this start was left running.";
         for (const Failure& failure : failures) text += "\n\n" + failure.node + ": " + failure.why;
         return text;
       }()),

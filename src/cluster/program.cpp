@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "cluster/launch_command.hpp"
 #include "cluster/stdio_server.hpp"
 #include "miniray/error.hpp"
 
@@ -42,9 +43,26 @@ ServerProgram this_program() {
     throw UsageError(
         "a program that starts a cluster is its own worker server on the nodes: call miniray::init(argc, argv, "
         "{{\"name\", function}, ...}) first in main()");
+  return ServerProgram::cpp(std::filesystem::read_symlink("/proc/self/exe").string());
+}
+
+ServerProgram ServerProgram::cpp(const std::string& path) {
   ServerProgram program;
-  program.executable = std::filesystem::read_symlink("/proc/self/exe").string();
+  program.executable = std::filesystem::absolute(path).string();
+  if (access(program.executable.c_str(), X_OK) != 0)
+    throw UsageError("there is no program " + program.executable + " that could go along to the nodes");
   program.command = [](const NodeConfig&) { return std::string("exec \"$program\" ") + server_argument; };
+  return program;
+}
+
+ServerProgram ServerProgram::python(const std::string& interpreter) {
+  ServerProgram program;
+  program.command = [interpreter](const NodeConfig& node) {
+    const std::string arguments = " -m miniray.worker_server --stdio";
+    if (!node.python_bin.empty()) return "exec " + quote_for_shell(node.python_bin) + arguments;
+    const std::string here = quote_for_shell(interpreter);
+    return "if [ -x " + here + " ]; then exec " + here + arguments + "; else exec python3" + arguments + "; fi";
+  };
   return program;
 }
 

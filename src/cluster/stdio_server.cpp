@@ -50,6 +50,7 @@ class StdioServer {
   StdioProgram program_;
   LineStream stream_;
   Value config_;
+  std::map<std::string, std::string> environment_;
   std::filesystem::path code_folder_, socket_folder_;
   WorkerServer* serving_ = nullptr;
   bool writing_ = false;  // the loop waits for room
@@ -90,7 +91,10 @@ void StdioServer::receive_code(const Value& manifest) {
 }
 
 void StdioServer::apply_settings() {
-  for (const auto& [name, value] : config_["environment"].map()) system::set_environment(name.string(), value.string());
+  for (const auto& [name, value] : config_["environment"].map()) {
+    system::set_environment(name.string(), value.string());
+    environment_[name.string()] = value.string();
+  }
   const std::string& workdir = config_["workdir"].string();
   if (!workdir.empty() && chdir(workdir.c_str()) != 0)
     throw SystemError("change to the folder " + workdir + " (workdir)", errno);
@@ -157,7 +161,7 @@ int StdioServer::run() {
     // From here to the loop user code may run for as long as it likes, and nobody reads the input.
     die_with_stream(stream_.input_fileno());
     apply_settings();
-    if (program_.prepare) program_.prepare(code_folder_, config_["setup"]);
+    if (program_.prepare) program_.prepare(code_folder_, {config_["setup"], environment_});
     const std::string& work_fn = config_["work_fn"].string();
     WorkerServer server = make_server();
     if (!work_fn.empty()) server.prepare(work_fn);

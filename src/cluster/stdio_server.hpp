@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "miniray/value.hpp"
@@ -12,9 +13,13 @@
 namespace miniray {
 
 struct StdioProgram {
-  /// The code has arrived in this folder (empty: none came) and the environment is set; `setup` is what the cluster's
-  /// own language sent along. What it throws is told to the cluster.
-  std::function<void(const std::filesystem::path& folder, const Value& setup)> prepare = {};
+  struct Setup {
+    const Value& program;                            ///< what the cluster's own language sent along
+    std::map<std::string, std::string> environment;  ///< what was added to this process's
+  };
+  /// The code has arrived in this folder (empty: none came), and the environment is set. What it throws is told to the
+  /// cluster.
+  std::function<void(const std::filesystem::path& folder, const Setup& setup)> prepare = {};
   WorkerServerOptions server = {};
 };
 

@@ -71,9 +71,11 @@ HostedWorker::~HostedWorker() { supplies_.gone(number_); }
 int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
                                std::uint64_t descriptor_limit) const {
   signal(SIGTERM, SIG_DFL);
-  signal(SIGINT, SIG_DFL);
+  if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
+  if (!request.environment.empty() && options_.on_environment_in_worker)
+    options_.on_environment_in_worker(request.environment);
   if (output >= 0) {
     system::replace_descriptor(output, STDOUT_FILENO);
     system::replace_descriptor(output, STDERR_FILENO);

@@ -1,0 +1,96 @@
+// Multiply pairs of matrices on several machines. The same as cluster_matmul.py, in C++: the program is copied to the
+// nodes by itself, and nothing has to be installed there.
+//   cluster_matmul [pairs] [size] [workers on each node] [node ...]
+// Without nodes, two servers on this machine take their place.
+#include <cstdio>
+#include <cstdlib>
+#include <miniray/miniray.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Matrix = std::vector<double>;
+
+Matrix multiply(std::span<const double> a, std::span<const double> b, std::size_t size) {
+  Matrix product(size * size);
+  for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t k = 0; k < size; ++k) {
+      const double factor = a[i * size + k];
+      for (std::size_t j = 0; j < size; ++j) product[i * size + j] += factor * b[k * size + j];
+    }
+  }
+  return product;
+}
+
+// Runs in each worker.
+void matrix_worker(miniray::Handle& handle) {
+  for (;;) {
+    const miniray::Value msg = handle.recv();
+    if (msg["cmd"] == "shutdown") return;
+    const std::size_t size = msg["A"].array().shape()[0];
+    Matrix product = multiply(msg["A"].array<const double>(), msg["B"].array<const double>(), size);
+    handle.send({{"result", miniray::Array::of(std::move(product), {size, size})}});
+  }
+}
+
+int run(std::size_t pairs, std::size_t size, std::vector<miniray::NodeConfig> nodes) {
+  const std::size_t node_count = nodes.size();
+  miniray::Cluster cluster(std::move(nodes));
+  const std::span<miniray::Worker> workers = cluster.start("matrix_worker");
+
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> uniform;
+  std::vector<std::pair<Matrix, Matrix>> matrices(pairs);
+  for (auto& [a, b] : matrices) {
+    for (Matrix* matrix : {&a, &b}) {
+      matrix->resize(size * size);
+      for (double& element : *matrix) element = uniform(random);
+    }
+  }
+
+  const miniray::Shape shape{size, size};
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const auto& [a, b] = matrices[i];
+    workers[i % workers.size()].send({{"cmd", "multiply"},
+                                      {"A", miniray::Array::view<double>(a, shape)},
+                                      {"B", miniray::Array::view<double>(b, shape)}});
+  }
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const miniray::Value answer = workers[i % workers.size()].recv();
+    if (answer["result"].array<double>()[0] != multiply(matrices[i].first, matrices[i].second, size)[0]) {
+      std::printf("product %zu is wrong\n", i);
+      return EXIT_FAILURE;
+    }
+  }
+  std::printf("Computed %zu matrix products with %zu workers on %zu nodes\n", pairs, workers.size(), node_count);
+  cluster.broadcast({{"cmd", "shutdown"}});
+  cluster.stop();
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  miniray::init(argc, argv, {{"matrix_worker", matrix_worker}});
+  const auto argument = [&](int position, int otherwise) {
+    return argc > position ? std::atoi(argv[position]) : otherwise;
+  };
+  const int pairs = argument(1, 32), size = argument(2, 256), workers = argument(3, 4);
+  if (pairs <= 0 || size <= 0 || workers <= 0) {
+    std::fprintf(stderr, "usage: cluster_matmul [pairs] [size] [workers on each node] [node ...]\n");
+    return EXIT_FAILURE;
+  }
+  std::vector<std::string> hosts(argv + std::min(argc, 4), argv + argc);
+  if (hosts.empty()) hosts = {"localhost", "localhost"};
+  std::vector<miniray::NodeConfig> nodes;
+  for (const std::string& host : hosts)
+    nodes.push_back({.host = host, .num_workers = workers, .base_port = 0});  // 0: any port that is free
+  try {
+    return run(static_cast<std::size_t>(pairs), static_cast<std::size_t>(size), std::move(nodes));
+  } catch (const miniray::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}
