@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "cluster/attendant.hpp"
 #include "cluster/stdio_server.hpp"
 #include "conversation.hpp"
 #include "miniray/error.hpp"
@@ -58,12 +59,14 @@ void bind_cluster(nb::module_& module) {
   nb::class_<Cluster>(module, "Cluster")
       .def(
           "__init__",
-          [](Cluster* self, const std::vector<Node>& nodes, const std::string& python, const std::string& program,
-             const Files& files, const std::string& setup, bool ship_code, bool tunnel, const std::string& output,
-             bool progress, double start_timeout_s, double unreachable_s, const std::string& codec,
-             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+          [](Cluster* self, const std::vector<Node>& nodes, const std::string& python,
+             const std::vector<std::string>& attendant, const std::string& program, const Files& files,
+             const std::string& setup, bool ship_code, bool tunnel, const std::string& output, bool progress,
+             double start_timeout_s, double unreachable_s, const std::string& codec, std::optional<int> spin_us,
+             std::uint64_t inbox_bytes_max) {
             ClusterOptions options = cluster_options(ship_code, tunnel, output, progress, start_timeout_s,
                                                      unreachable_s, codec, spin_us, inbox_bytes_max);
+            options.attendant = attendant;
             options.program = program.empty() ? ServerProgram::python(python) : ServerProgram::cpp(program);
             for (const auto& [path, source] : files) options.program.files.push_back({path, source});
             options.program.setup = read_json_text(setup);
@@ -71,8 +74,9 @@ void bind_cluster(nb::module_& module) {
             for (const Node& node : nodes) configs.push_back(node_config(node));
             new (self) Cluster(std::move(configs), std::move(options));
           },
-          "nodes"_a, "python"_a, "program"_a, "files"_a, "setup"_a, "ship_code"_a, "tunnel"_a, "output"_a, "progress"_a,
-          "start_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a)
+          "nodes"_a, "python"_a, "attendant"_a, "program"_a, "files"_a, "setup"_a, "ship_code"_a, "tunnel"_a,
+          "output"_a, "progress"_a, "start_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(),
+          "inbox_bytes_max"_a)
       .def("launch_servers", &Cluster::launch_servers, "work_fn"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "connect_to_servers",
@@ -104,6 +108,7 @@ void bind_cluster(nb::module_& module) {
             return all;
           },
           nb::sig("def servers(self) -> list[tuple[str, str, int, int]]"));
+  module.def("_attend", attend, "news"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("_serve_stdio", serve_stdio_for_python, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -65,6 +65,8 @@ struct ClusterOptions {
   double start_timeout_s = limits::start_timeout_ms / 1000.0;
   double unreachable_s = limits::unreachable_ms / 1000.0;  ///< see RemoteOptions
   ServerProgram program = {};
+  /// For language bindings: the command line of the process that attends the connections. By default this program.
+  std::vector<std::string> attendant = {};
   WorkerOptions worker = {};  ///< of all workers: codec, spin_us, inbox_bytes_max, on_interrupt
 };
 
@@ -119,8 +121,8 @@ class Cluster {
   std::unique_ptr<State> state_;
 };
 
-/// Call it first in main(). On a node this runs the worker server for these functions, and never returns; elsewhere it
-/// notes that the program can be sent to nodes.
+/// Call it first in main(). On a node, and where the program was started to attend a cluster's connections, it does
+/// that and never returns; elsewhere it notes that the program can do so.
 void init(int argc, char** argv, const std::map<std::string, WorkFunction>& functions = {});
 
 }  // namespace miniray

@@ -115,7 +115,7 @@ class Cluster:
         files, setup = _shipping.collect(work_fn) if work_fn else ([], None)
         if not self._ship_code or self._program:
             files = []
-        return _core.Cluster(nodes, sys.executable, self._program, files, json.dumps(setup), *self._options)
+        return _core.Cluster(nodes, sys.executable, _attendant(), self._program, files, json.dumps(setup), *self._options)
 
     def _name_of(self, work_fn: str | Callable[[_core.Handle], Any]) -> str:
         if self._program and isinstance(work_fn, str):
@@ -208,6 +208,12 @@ class Cluster:
     def __repr__(self) -> str:
         state = f"{len(self._workers)} workers" if self._core is not None else "not running"
         return f"<miniray.Cluster of {len(self.nodes)} nodes, {state}>"
+
+
+def _attendant() -> list[str]:
+    """A small interpreter that loads the core and nothing else."""
+    code = "import sys; sys.path[:0] = [sys.argv[1]]; import _core; sys.exit(_core._attend(*map(int, sys.argv[2:])))"
+    return [sys.executable, "-I", "-S", "-c", code, os.path.dirname(os.path.abspath(_core.__file__))]
 
 
 _running: list[Cluster] = []  # so that each is stopped in good order when Python ends

@@ -125,6 +125,8 @@ void close_all_but(std::span<const int> keep) {
   close_range(first, ~0U, 0);
 }
 
+void set_close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
+
 void name_this_process(const char* name) { prctl(PR_SET_NAME, name); }
 
 void die_with_stream(int descriptor) {

@@ -33,6 +33,7 @@ pid_t spawn_in_group(const std::vector<std::string>& command, int input, int out
 
 /// Closes every descriptor but the standard ones and these: for a child that lives long and shares nothing.
 void close_all_but(std::span<const int> keep);
+void set_close_on_exec(int descriptor);
 void name_this_process(const char* name);
 
 /// From now on the end of a stream, or anything that arrives on it, kills this process group. For the time in which

@@ -139,6 +139,24 @@ Transfer write_some(int descriptor, std::string_view bytes) {
   return transfer;
 }
 
+void send_all(int socket, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+    const Transfer transfer = send(socket, std::span(&piece, 1), {});
+    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has gone");
+    if (transfer.outcome == Transfer::Outcome::would_block) (void)poll_one(socket, POLLOUT, -1);
+    bytes.remove_prefix(transfer.bytes);
+  }
+}
+
+void receive_all(int socket, std::span<std::byte> room) {
+  while (!room.empty()) {
+    const Transfer transfer = receive(socket, room, Block::yes, nullptr);
+    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has gone");
+    room = room.subspan(transfer.bytes);
+  }
+}
+
 std::pair<Fd, Fd> make_pipe() {
   std::array<int, 2> ends{};
   require(pipe2(ends.data(), O_CLOEXEC), "make a pipe");

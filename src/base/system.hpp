@@ -36,6 +36,9 @@ Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> de
 /// The same for pipes and anything else, without blocking if the descriptor says so.
 Transfer read_some(int descriptor, std::span<std::byte> room);
 Transfer write_some(int descriptor, std::string_view bytes);
+/// All of it, waiting as long as it takes. EndOfStream if the peer has gone.
+void send_all(int socket, std::string_view bytes);
+void receive_all(int socket, std::span<std::byte> room);
 /// One end to read and one to write.
 std::pair<Fd, Fd> make_pipe();
 /// Nothing to read, and whatever is written vanishes.

@@ -2,48 +2,49 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/system.hpp"
 #include "cluster/attendant_loop.hpp"
 #include "miniray/error.hpp"
+#include "worker/request.hpp"
 
 namespace miniray {
 
 Attendant::Attendant(const std::vector<Node>& nodes, const Options& options) {
-  std::vector<NodeEnds> ends;
-  std::vector<int> keep;
+  std::vector<Fd> theirs;
+  List described;
   for (const Node& node : nodes) {
     auto [talk_here, talk_there] = system::socket_pair();
     auto [errors_here, errors_there] = system::socket_pair();
     streams_.push_back({LineStream(std::move(talk_here)), LineStream(std::move(errors_here))});
-    keep.insert(keep.end(), {talk_there.get(), errors_there.get()});
-    ends.push_back({node.name, node.command, std::move(talk_there), std::move(errors_there)});
+    List command;
+    for (const std::string& word : node.command) command.emplace_back(word);
+    described.push_back({{"name", node.name},
+                         {"command", Value(std::move(command))},
+                         {"talk", talk_there.get()},
+                         {"errors", errors_there.get()}});
+    theirs.push_back(std::move(talk_there));
+    theirs.push_back(std::move(errors_there));
   }
   auto [news_here, news_there] = system::socket_pair();
   auto [lifeline_here, lifeline_there] = system::socket_pair();
-  keep.insert(keep.end(), {news_there.get(), lifeline_there.get()});
-  // It runs none of the language's code, so nothing is to be done for that in the child.
-  const ForkHooks hooks{options.fork.before_fork, options.fork.after_fork_in_parent, {}};
-  const pid_t pid = fork_process(keep, hooks, [&] {
-    close_all_but(keep);
-    hold_lifeline(keep.back());
-    signal(SIGPIPE, SIG_IGN);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
-    name_this_process("miniray-attend");
-    for (NodeEnds& node : ends) {  // what was kept across the fork is this process's own
-      node.talk = Fd(node.talk.release());
-      node.errors = Fd(node.errors.release());
-    }
-    return AttendantLoop(std::move(ends), keep[keep.size() - 2], options).run();
-  });
-  process_ = ChildProcess(pid);
+  std::vector<std::string> command = options.command;
+  command.push_back(std::to_string(news_there.get()));
+  command.push_back(std::to_string(lifeline_there.get()));
+  theirs.push_back(std::move(news_there));
+  theirs.push_back(std::move(lifeline_there));
+  std::vector<int> keep;
+  for (const Fd& descriptor : theirs) keep.push_back(descriptor.get());
+
   news_ = std::move(news_here);
   lifeline_ = std::move(lifeline_here);
+  process_ = ChildProcess(spawn_process(command, {}, keep));
+  const Value orders{{"nodes", Value(std::move(described))},
+                     {"output_folder", options.output_folder},
+                     {"unreachable_ms", options.unreachable_ms}};
+  system::send_all(news_.get(), with_length(write_json(orders)));
 }
 
 Attendant::~Attendant() {
@@ -54,15 +55,14 @@ Attendant::~Attendant() {
 
 void Attendant::take_over(std::size_t node) {
   Streams& streams = streams_[node];
-  const Fd talk = streams.talk.take_descriptor(), errors = streams.errors.take_descriptor();
-  const std::array<int, 2> descriptors{talk.get(), errors.get()};
   // What was read already, and is more than a line, goes along.
   const std::string rest = streams.talk.take_rest();
-  AttendantNotice notice{static_cast<std::int32_t>(node), static_cast<std::int32_t>(rest.size())};
-  std::string message(reinterpret_cast<const char*>(&notice), sizeof(notice));
-  message += rest;
-  const iovec piece{message.data(), message.size()};
+  const Fd talk = streams.talk.take_descriptor(), errors = streams.errors.take_descriptor();
+  const std::array<int, 2> descriptors{talk.get(), errors.get()};
+  const AttendantNotice notice{static_cast<std::int32_t>(node), static_cast<std::int32_t>(rest.size())};
+  const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
   (void)system::send(news_.get(), std::span(&piece, 1), descriptors);
+  system::send_all(news_.get(), rest);
 }
 
 const std::map<std::size_t, int>& Attendant::exit_codes() {
@@ -73,6 +73,9 @@ const std::map<std::size_t, int>& Attendant::exit_codes() {
     if (transfer.bytes != sizeof(notice)) break;
     exit_codes_[static_cast<std::size_t>(notice.node)] = notice.value;
   }
+  // Without it nothing goes on: its nodes are lost, whatever became of their commands.
+  if (!process_.running())
+    for (std::size_t node = 0; node < streams_.size(); ++node) exit_codes_.emplace(node, -SIGKILL);
   return exit_codes_;
 }
 

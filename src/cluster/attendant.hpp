@@ -1,8 +1,10 @@
 // The process that attends a cluster's connections: it starts ssh for every node, prints what workers print there, and
 // tells the nodes' servers now and then that the cluster still lives. The cluster's own process is thus free to compute
-// or to sleep. When that ends, however it does, the kernel kills the attendant and every ssh, and so the servers end.
+// or to sleep. It is a program of its own and no fork, which would hold on to the memory of the process that it came
+// from. When that ends, however it does, the kernel kills the attendant and every ssh, and so the servers end.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,7 +13,7 @@
 #include "base/fd.hpp"
 #include "base/process.hpp"
 #include "cluster/line_stream.hpp"
-#include "miniray/worker.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
 
@@ -24,7 +26,7 @@ class Attendant {
   struct Options {
     std::string output_folder;  // empty: standard output
     int unreachable_ms;
-    ForkOptions fork;
+    std::vector<std::string> command;  // a program that calls attend() with the two numbers that are added
   };
   /// What a node's command says.
   struct Streams {
@@ -54,5 +56,8 @@ class Attendant {
   std::map<std::size_t, int> exit_codes_;
   std::uint64_t generation_ = process_generation();
 };
+
+/// What the attendant's program does. Returns its exit code.
+int attend(int news, int lifeline);
 
 }  // namespace miniray

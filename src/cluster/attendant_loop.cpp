@@ -1,6 +1,7 @@
 #include "cluster/attendant_loop.hpp"
 
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "base/system.hpp"
 #include "cluster/launch_protocol.hpp"
 #include "miniray/error.hpp"
+#include "worker/request.hpp"
 
 namespace miniray {
 namespace {
@@ -35,19 +37,17 @@ void Printer::write_some() {
   }
 }
 
-AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, int news, const Attendant::Options& options)
-    : news_(Fd(news)),
-      output_folder_(options.output_folder),
-      heartbeat_ms_(options.unreachable_ms / heartbeats_per_limit),
+AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms)
+    : news_(std::move(news)),
+      output_folder_(std::move(output_folder)),
+      heartbeat_ms_(unreachable_ms / heartbeats_per_limit),
       out_(STDOUT_FILENO),
       errors_(STDERR_FILENO) {
   nodes_.resize(ends.size());
-  for (NodeEnds& each : ends) start(each);
+  for (std::size_t i = 0; i < ends.size(); ++i) start(i, ends[i]);
 }
 
-void AttendantLoop::start(NodeEnds& ends) {
-  const std::size_t index =
-      static_cast<std::size_t>(std::ranges::count_if(nodes_, [](const Node& node) { return !node.name.empty(); }));
+void AttendantLoop::start(std::size_t index, NodeEnds& ends) {
   Node& node = nodes_[index];
   node.name = ends.name;
   try {
@@ -172,6 +172,36 @@ void AttendantLoop::turn() {
 int AttendantLoop::run() {
   while (!all_done()) turn();
   return 0;
+}
+
+int attend(int news, int lifeline) {
+  Fd orders(news);
+  const Value ordered = [&] {
+    std::uint32_t bytes = 0;
+    system::receive_all(orders.get(), std::as_writable_bytes(std::span(&bytes, 1)));
+    std::string text(bytes, '\0');
+    system::receive_all(orders.get(), std::as_writable_bytes(std::span(text)));
+    return read_json_text(text);
+  }();
+  std::vector<NodeEnds> ends;
+  std::vector<int> keep{news, lifeline};
+  for (const Value& node : ordered["nodes"].list()) {
+    NodeEnds& each = ends.emplace_back();
+    each.name = node["name"].string();
+    for (const Value& word : node["command"].list()) each.command.push_back(word.string());
+    each.talk = Fd(static_cast<int>(node["talk"].integer()));
+    each.errors = Fd(static_cast<int>(node["errors"].integer()));
+    keep.insert(keep.end(), {each.talk.get(), each.errors.get()});
+  }
+  close_all_but(keep);
+  for (const int number : keep) set_close_on_exec(number);
+  hold_lifeline(lifeline);
+  set_close_on_exec(lifeline);
+  signal(SIGPIPE, SIG_IGN);
+  name_this_process("miniray-attend");
+  return AttendantLoop(std::move(ends), std::move(orders), ordered["output_folder"].string(),
+                       static_cast<int>(ordered["unreachable_ms"].integer()))
+      .run();
 }
 
 }  // namespace miniray

@@ -47,7 +47,7 @@ class Printer {
 
 class AttendantLoop {
  public:
-  AttendantLoop(std::vector<NodeEnds> ends, int news, const Attendant::Options& options);
+  AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms);
   /// Returns when the cluster has finished and every node has.
   int run();
 
@@ -59,7 +59,7 @@ class AttendantLoop {
     LineStream talk, errors;
     bool taken_over = false;
   };
-  void start(NodeEnds& ends);
+  void start(std::size_t index, NodeEnds& ends);
   void hear_news();
   void take_over(std::size_t node, std::vector<Fd> descriptors, std::string rest);
   void read_node(Node& node);

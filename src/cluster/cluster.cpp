@@ -213,8 +213,9 @@ void Cluster::State::launch(const std::string& work_fn) {
   launches.reserve(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i)
     launches.emplace_back(nodes_[i], config_of(i, program, code, work_fn), code, program.executable);
-  attendant_ = std::make_unique<Attendant>(commands(program),
-                                           Attendant::Options{options.output, unreachable_ms_, options.worker.fork});
+  attendant_ = std::make_unique<Attendant>(
+      commands(program), Attendant::Options{options.output, unreachable_ms_,
+                                            options.attendant.empty() ? this_programs_attendant() : options.attendant});
   try {
     bring_up(launches);
     take_over(launches);

@@ -4,9 +4,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <string_view>
 
+#include "cluster/attendant.hpp"
 #include "cluster/launch_command.hpp"
 #include "cluster/stdio_server.hpp"
 #include "miniray/error.hpp"
@@ -15,6 +16,7 @@ namespace miniray {
 namespace {
 
 constexpr const char* server_argument = "--miniray-worker-server";
+constexpr const char* attendant_argument = "--miniray-attendant";
 
 bool initialised = false;  // a program that did not call init() would run its main() on every node
 
@@ -31,20 +33,29 @@ WorkFunction find(const std::map<std::string, WorkFunction>& functions, const st
 
 void init(int argc, char** argv, const std::map<std::string, WorkFunction>& functions) {
   initialised = true;
-  if (argc < 2 || std::strcmp(argv[1], server_argument) != 0) return;
+  const std::string_view role = argc > 1 ? argv[1] : "";
+  if (role == attendant_argument && argc == 4) std::exit(attend(std::atoi(argv[2]), std::atoi(argv[3])));
+  if (role != server_argument) return;
   StdioProgram program;
   program.server.find_work = [&](const std::string& name) { return find(functions, name); };
   const int code = serve_stdio(std::move(program));
   std::exit(code);  // NOLINT(concurrency-mt-unsafe): there is one thread
 }
 
-ServerProgram this_program() {
+namespace {
+
+std::string path_of_this_program() {
   if (!initialised)
     throw UsageError(
         "a program that starts a cluster is its own worker server on the nodes: call miniray::init(argc, argv, "
         "{{\"name\", function}, ...}) first in main()");
-  return ServerProgram::cpp(std::filesystem::read_symlink("/proc/self/exe").string());
+  return std::filesystem::read_symlink("/proc/self/exe").string();
 }
+
+}  // namespace
+
+ServerProgram this_program() { return ServerProgram::cpp(path_of_this_program()); }
+std::vector<std::string> this_programs_attendant() { return {path_of_this_program(), attendant_argument}; }
 
 ServerProgram ServerProgram::cpp(const std::string& path) {
   ServerProgram program;
