@@ -1,17 +1,48 @@
 // Runs the tests, then counts what they left: descriptors, child processes, shared memory.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 
+#include "miniray/cluster.hpp"
+
 namespace {
+
+// Work functions for clusters, which start this program on their nodes.
+const std::map<std::string, miniray::WorkFunction> cluster_functions{
+    {"test_echo",
+     [](miniray::Handle& handle) {
+       for (;;) handle.send(handle.recv());
+     }},
+    {"test_double",
+     [](miniray::Handle& handle) {
+       for (;;) handle.send(2 * handle.recv().integer());
+     }},
+    {"test_spin",
+     [](miniray::Handle&) {
+       for (volatile bool forever = true; forever;) {
+       }
+     }},
+    {"test_environment",
+     [](miniray::Handle& handle) {
+       handle.send(
+           miniray::Value::list({std::getenv("MINIRAY_TEST") ? std::getenv("MINIRAY_TEST") : "",
+                                 std::getenv("CUDA_VISIBLE_DEVICES") ? std::getenv("CUDA_VISIBLE_DEVICES") : ""}));
+       std::printf("printed by the worker\n");
+       std::fprintf(stderr, "and then it died");
+       kill(getpid(), SIGKILL);
+     }},
+};
 
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator folder("/proc/self/fd");
@@ -30,6 +61,7 @@ std::size_t shared_mappings() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  miniray::init(argc, argv, cluster_functions);
   const std::size_t descriptors_before = open_descriptors();
   doctest::Context context(argc, argv);
   const int result = context.run();

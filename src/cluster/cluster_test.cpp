@@ -1,0 +1,146 @@
+// Clusters of local nodes: the same servers and connections as elsewhere, without ssh. Real hosts are in
+// tests/cluster_test.py.
+#include "miniray/cluster.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "miniray/miniray.hpp"
+
+namespace miniray {
+namespace {
+
+NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
+
+bool lives(pid_t pid) { return kill(pid, 0) == 0; }
+
+}  // namespace
+
+TEST_CASE("workers of several nodes, in order, and two sets side by side") {
+  Cluster cluster({local(2), local(1)});
+  const std::span<Worker> echoes = cluster.start("test_echo");
+  const std::span<Worker> doublers = cluster.start("test_double");
+  REQUIRE(echoes.size() == 3);
+  REQUIRE(doublers.size() == 3);
+  CHECK(cluster.servers().size() == 2);
+  for (std::size_t i = 0; i < 3; ++i) {
+    echoes[i].send(static_cast<int>(i));
+    doublers[i].send(static_cast<int>(i));
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(echoes[i].recv() == Value(static_cast<int>(i)));
+    CHECK(doublers[i].recv() == Value(static_cast<int>(2 * i)));
+  }
+  CHECK(echoes[0].name().find("at localhost (localhost/0, test_echo)") != std::string::npos);
+}
+
+TEST_CASE("a broadcast reaches everybody, its large buffers once for each node") {
+  Cluster cluster({local(3), local(1)});
+  (void)cluster.start("test_echo");
+  const Array large = Array::zeros<double>({100'000});
+  const Value message{{"small", Array::zeros<double>({10})}, {"large", large}, {"also", Array::zeros<float>({50'000})}};
+  for (int round = 0; round < 3; ++round) {
+    cluster.broadcast({{"before", round}});
+    cluster.broadcast(message);
+    for (const Value& answer : cluster.gather()) CHECK(answer["before"] == Value(round));
+    for (const Value& answer : cluster.gather()) CHECK(answer == message);
+  }
+}
+
+TEST_CASE("nothing is left after stop, nor after the object") {
+  pid_t worker = 0;
+  std::int64_t server = 0;
+  {
+    Cluster cluster({local(1)});
+    worker = cluster.start("test_spin")[0].pid();
+    server = cluster.servers().at(0).pid;
+    CHECK(lives(worker));
+  }
+  CHECK_FALSE(lives(worker));
+  CHECK_FALSE(lives(static_cast<pid_t>(server)));
+}
+
+TEST_CASE("a cluster may be started again") {
+  Cluster cluster({local(1)});
+  for (int i = 0; i < 2; ++i) {
+    cluster.start("test_echo")[0].send(i);
+    CHECK(cluster.gather() == std::vector<Value>{Value(i)});
+    cluster.stop();
+    cluster.stop();
+  }
+}
+
+TEST_CASE("every node that fails is named, with its cause") {
+  std::vector<NodeConfig> nodes{local(1), local(1), local(1)};
+  nodes[1].workdir = "/no/such/folder";
+  nodes[2].base_port = 1;
+  nodes[2].host = "127.0.0.1";
+  Cluster holder({local(1)});
+  holder.launch_servers();
+  nodes[2].base_port = holder.servers().at(0).port;
+  Cluster cluster(nodes);
+  try {
+    (void)cluster.start("test_echo");
+    FAIL("it started");
+  } catch (const ClusterError& error) {
+    REQUIRE(error.failures().size() == 2);
+    CHECK(error.failures()[0].node == "localhost:0");
+    CHECK(error.failures()[0].why.find("/no/such/folder (workdir): No such file") != std::string::npos);
+    CHECK(error.failures()[1].node == "127.0.0.1");
+    CHECK(error.failures()[1].why.find("process " + std::to_string(holder.servers().at(0).pid)) != std::string::npos);
+    CHECK(std::string(error.what()).starts_with("2 of 3 nodes failed"));
+  }
+  CHECK_THROWS_WITH_AS((void)Cluster({local(1)}).start("nothing"),
+                       doctest::Contains("has no work function \"nothing\""), ClusterError);
+}
+
+TEST_CASE("a configuration that cannot be right is refused at once") {
+  CHECK_THROWS_AS(Cluster({}), UsageError);
+  CHECK_THROWS_AS(Cluster({NodeConfig{.host = "-oProxyCommand=evil"}}), UsageError);
+  CHECK_THROWS_AS(Cluster({NodeConfig{.host = "a", .num_workers = 0}}), UsageError);
+  CHECK_THROWS_AS(Cluster({NodeConfig{.host = "a", .base_port = 70'000}}), UsageError);
+  Cluster cluster({local(1)});
+  CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo"), UsageError);
+}
+
+TEST_CASE("environment, GPUs and output") {
+  char folder[] = "/tmp/miniray-test-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  NodeConfig node = local(2);
+  node.gpus_per_worker = 2;
+  node.env["MINIRAY_TEST"] = "yes";
+  ClusterOptions options;
+  options.output = folder;
+  Cluster cluster({node}, options);
+  const std::span<Worker> workers = cluster.start("test_environment");
+  CHECK(workers[0].recv() == Value::list({"yes", "0,1"}));
+  CHECK(workers[1].recv() == Value::list({"yes", "2,3"}));
+  cluster.stop();
+  for (const char* name : {"/localhost.0.log", "/localhost.1.log"}) {
+    std::ostringstream printed;
+    printed << std::ifstream(std::string(folder) + name).rdbuf();
+    CHECK(printed.str() == "printed by the worker\nand then it died\n");
+    unlink((std::string(folder) + name).c_str());
+  }
+  rmdir(folder);
+}
+
+TEST_CASE("a dead worker's certificate has what it printed, and a broadcast reaches the others") {
+  ClusterOptions options;
+  options.output = "/tmp";
+  Cluster cluster({local(2)}, options);
+  const std::span<Worker> workers = cluster.start("test_environment");
+  (void)cluster.gather();
+  const std::span<Worker> echoes = cluster.start("test_echo");
+  CHECK_THROWS_WITH_AS((void)workers[0].recv(), doctest::Contains("and then it died"), WorkerDied);
+  CHECK_THROWS_AS(cluster.broadcast(1), WorkerDied);
+  for (Worker& echo : echoes) CHECK(echo.recv() == Value(1));
+  cluster.stop();
+  for (const char* name : {"/tmp/localhost.0.log", "/tmp/localhost.1.log"}) unlink(name);
+}
+
+}  // namespace miniray

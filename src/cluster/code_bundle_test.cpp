@@ -1,0 +1,110 @@
+#include "cluster/code_bundle.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "channel/authentication.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own, and a cache in it.
+struct Scratch {
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "miniray-test-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    folder = pattern;
+    setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
+  }
+  ~Scratch() {
+    unsetenv("XDG_CACHE_HOME");
+    fs::remove_all(folder);
+  }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder / name) << content;
+    return (folder / name).string();
+  }
+  fs::path folder;
+};
+
+std::string read(const fs::path& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+// What a node does with a manifest; returns how many files had to be sent.
+std::size_t unpack(const CodeBundle& bundle, fs::path* folder = nullptr) {
+  CodeUnpacker unpacker(bundle.manifest());
+  for (const CodeUnpacker::Missing& file : unpacker.missing()) unpacker.add(file, bundle.content(file.hash));
+  const fs::path made = unpacker.finish();
+  if (folder != nullptr) *folder = made;
+  return unpacker.missing().size();
+}
+
+}  // namespace
+
+TEST_CASE("code arrives, and what is there already is not sent again") {
+  const Scratch scratch;
+  const std::string one = scratch.write("one.py", "1"), two = scratch.write("two.py", "2");
+  const std::string empty = scratch.write("empty.py", "");
+  fs::path folder;
+  CHECK(unpack(CodeBundle({{"0/one.py", one}, {"0/deep/two.py", two}, {"0/empty.py", empty}}), &folder) == 3);
+  CHECK(read(folder / "0/one.py") == "1");
+  CHECK(read(folder / "0/deep/two.py") == "2");
+  CHECK(fs::file_size(folder / "0/empty.py") == 0);
+
+  CHECK(unpack(CodeBundle({{"0/one.py", one}, {"0/deep/two.py", two}, {"0/empty.py", empty}})) == 0);
+  scratch.write("two.py", "changed");
+  fs::path changed;
+  CHECK(unpack(CodeBundle({{"0/one.py", one}, {"0/deep/two.py", two}, {"0/empty.py", empty}}), &changed) == 1);
+  CHECK(changed != folder);
+  CHECK(read(changed / "0/deep/two.py") == "changed");
+  CHECK(read(folder / "0/deep/two.py") == "2");
+}
+
+TEST_CASE("a file that changes on its way is refused at both ends") {
+  const Scratch scratch;
+  const std::string one = scratch.write("one.py", "1");
+  const CodeBundle bundle({{"one.py", one}});
+  const std::string hash = content_hash("1");
+  scratch.write("one.py", "2");
+  CHECK_THROWS_WITH_AS((void)bundle.content(hash), doctest::Contains("changed while it was on its way"), UsageError);
+  const CodeUnpacker unpacker(bundle.manifest());
+  CHECK_THROWS_AS(unpacker.add(unpacker.missing().at(0), "2"), ProtocolError);
+  CHECK_THROWS_AS((void)bundle.content(content_hash("other")), ProtocolError);
+}
+
+TEST_CASE("too much code is named") {
+  const Scratch scratch;
+  const std::string small = scratch.write("small.py", "1");
+  const std::string large = scratch.write("large.py", std::string(limits::code_bytes_max, 'x'));
+  try {
+    const CodeBundle bundle({{"small.py", small}, {"large.py", large}});
+    FAIL("it was taken");
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    CHECK(text.find("code_bytes_max") != std::string::npos);
+    CHECK(text.find(large + " (64 MiB)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a manifest cannot name places outside of the folder") {
+  const Scratch scratch;
+  const std::string hash = content_hash("");
+  for (const char* path : {"/etc/passwd", "../up", "a/../../up", ""}) {
+    CAPTURE(path);
+    const Value manifest{{"hash", hash}, {"files", Value(List{Value{{"path", path}, {"hash", hash}, {"bytes", 0}}})}};
+    CHECK_THROWS_AS(CodeUnpacker{manifest}, ProtocolError);
+  }
+  const Value nameless{{"hash", "../../evil"}, {"files", Value(List{})}};
+  CHECK_THROWS_AS(CodeUnpacker{nameless}, ProtocolError);
+}
+
+}  // namespace miniray

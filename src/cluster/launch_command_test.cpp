@@ -1,0 +1,62 @@
+#include "cluster/launch_command.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+namespace miniray {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("words survive a shell") {
+  CHECK(quote_for_shell("plain") == "'plain'");
+  CHECK(quote_for_shell("it's $HOME; `x`") == "'it'\\''s $HOME; `x`'");
+  CHECK(quote_for_shell("") == "''");
+}
+
+TEST_CASE("a node is reached through the user's own ssh, this machine without") {
+  const std::vector<std::string> local = launch_command({.host = "localhost"}, "run", {});
+  CHECK(local == std::vector<std::string>{"/bin/sh", "-c", "run"});
+  const std::vector<std::string> remote =
+      launch_command({.host = "me@node", .ssh_key = "/key"}, "run", {"/here", "/there"});
+  CHECK(remote.front() == "ssh");
+  CHECK(remote.back() == "exec /bin/sh -c 'run'");
+  CHECK(remote[remote.size() - 2] == "me@node");
+  CHECK(remote[remote.size() - 3] == "--");
+  CHECK(std::ranges::find(remote, "BatchMode=yes") != remote.end());
+  CHECK(std::ranges::find(remote, "/here:/there") != remote.end());
+  CHECK(std::ranges::find(remote, "/key") != remote.end());
+}
+
+TEST_CASE("a failure is explained by its cause and its cure") {
+  struct Case {
+    int exit_code;
+    const char *said, *cause, *cure;
+  };
+  const NodeConfig node{.host = "node9", .python_bin = "python9"};
+  for (const Case& each : {
+           Case{255, "ssh: Could not resolve hostname node9: Name or service not known", "the host is unknown",
+                "ssh node9"},
+           Case{255, "ssh: connect to host node9 port 22: Connection refused", "connection refused", "sshd"},
+           Case{255, "ssh: connect to host node9 port 22: Connection timed out", "does not answer", "ping node9"},
+           Case{255, "ssh: connect to host node9 port 22: No route to host", "does not answer", "ping node9"},
+           Case{255, "root@node9: Permission denied (publickey).", "key rejected", "ssh-copy-id node9"},
+           Case{255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key has changed",
+                "ssh-keygen -R node9"},
+           Case{255, "Host key verification failed.", "host key is not known", "accept the key"},
+           Case{127, "/bin/sh: 1: exec: python9: not found", "no such program there as python9", "python_bin"},
+           Case{1, "No module named 'miniray'", "MiniRay is not installed", "python9 -m pip install miniray=="},
+           Case{3, "Segmentation fault", "exit code 3", "Segmentation fault"},
+       }) {
+    CAPTURE(each.said);
+    const std::string text = explain_failure(node, each.exit_code, each.said);
+    CHECK(contains(text, each.cause));
+    CHECK(contains(text, each.cure));
+    CHECK(contains(text, each.said));
+  }
+}
+
+}  // namespace miniray
