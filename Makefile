@@ -3,7 +3,7 @@
 #   make          the library, the miniray command, and the Python package in .venv
 #   make demo     the matrix example, in Python and in C++: local workers, then two local servers
 #   make test     lint, then every test
-#   make bench    MiniRay beside its yardsticks, into bench/results/yardsticks.md
+#   make bench    MiniRay beside its yardsticks, into bench/results/
 #   make lint     formatters, linters and type checker
 #   make format   let the formatters rewrite the code
 #   make sanitize the C++ tests under ASan with UBSan, then under TSan
@@ -85,6 +85,7 @@ fuzz: build/packages.done
 
 bench: library package
 	@$(BIN)/python bench/run.py
+	@$(BIN)/python bench/cluster_bench.py
 
 wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py

@@ -2,8 +2,8 @@
 
     python bench/cluster_bench.py [--rounds 7] [--quick]
 
-The hosts are network namespaces of this machine with an sshd each (tests/testbed.py), so it needs root. The two sides of
-a row run by turns; medians are compared.
+The hosts are network namespaces of this machine with an sshd each (tests/testbed.py), so it needs root. The two sides
+of a row run by turns; medians are compared.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def main() -> None:
     lines = [
         "# Clusters beside their yardsticks",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}. Hosts are network namespaces with an sshd each. Medians of {rounds} "
-        "rounds, the two sides by turns. Made by `make bench`.",
+        f"{time.strftime('%Y-%m-%d')}, {machine()}. Hosts are network namespaces with an sshd each. Medians of "
+        f"{rounds} rounds, the two sides by turns. Made by `make bench`.",
         "",
         *HEAD,
     ]

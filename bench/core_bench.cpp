@@ -14,8 +14,6 @@
 namespace {
 
 using miniray::Array;
-using miniray::Channel;
-using miniray::ChannelOptions;
 using miniray::Handle;
 using miniray::Value;
 using miniray::Worker;
@@ -52,23 +50,23 @@ double worker_round_trip(std::size_t count, std::optional<int> spin_us) {
   });
 }
 
-double tcp_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
-  const bench::Ends ends = miniray::tcp_ends();
-  ChannelOptions options;
-  options.spin_us = spin_us;
-  Worker worker([&](Handle&) {
-    close(ends.first);
-    Channel channel(ends.second, options);
-    for (;;) channel.send(channel.recv());
+// A worker server, as on another machine.
+double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
+  Worker server([](Handle& handle) {
+    miniray::WorkerServer serving("127.0.0.1", 0, echo);
+    handle.send(serving.port());
+    serving.serve_forever();
   });
-  close(ends.second);
-  Channel channel(ends.first, options);
+  miniray::RemoteOptions options;
+  options.worker.spin_us = spin_us;
+  const auto port = static_cast<int>(server.recv().integer());
+  miniray::RemoteWorker worker("127.0.0.1", port, options);
   const double took = warm(count, [&] {
-    channel.send(message);
-    (void)channel.recv();
+    worker.send(message);
+    (void)worker.recv();
   });
-  channel.close();
-  worker.kill();
+  worker.close();
+  server.kill();
   return took;
 }
 
@@ -121,10 +119,10 @@ const std::map<std::string, Row>& rows() {
       {"socketpair/sleeping", [](std::size_t n) { return worker_round_trip(n, 0); }},
       {"socketpair/spinning", [](std::size_t n) { return worker_round_trip(n, {}); }},
       {"tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), small_bytes); }},
-      {"tcp/sleeping", [](std::size_t n) { return tcp_round_trip(n, small_message(), 0); }},
+      {"tcp/sleeping", [](std::size_t n) { return remote_round_trip(n, small_message(), 0); }},
       {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
       {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), large_bytes); }},
-      {"large_tcp/ours", [](std::size_t n) { return tcp_round_trip(n, large_message(), {}); }},
+      {"large_tcp/ours", [](std::size_t n) { return remote_round_trip(n, large_message(), {}); }},
       {"one_way/raw", raw_one_way},
       {"one_way/ours", one_way},
       {"start/raw", [](std::size_t n) { return warm(n, bench::bare_start); }},

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import miniray
-from miniray import Channel, Worker
+from miniray import RemoteWorker, Worker, WorkerServer
 
 SMALL = {"cmd": "echo", "payload": "x" * 32}
 LARGE_BYTES = 8 << 20
@@ -44,14 +44,17 @@ def local(message: Any, count: int, **options: Any) -> float:
         return round_trips(worker, message, count)
 
 
+def serve(handle: Any) -> None:
+    server = WorkerServer("127.0.0.1", 0, echo)
+    handle.send(server.port)
+    server.serve_forever()
+
+
 def tcp(message: Any, count: int) -> float:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()
-        worker = Worker(lambda handle: echo(Channel(socket.create_connection(address).detach())))
-        connection, _ = listener.accept()
-    with Channel(connection.detach()) as channel:
-        took = round_trips(channel, message, count)
-    worker.kill()
+    with Worker(serve) as server:
+        with RemoteWorker("127.0.0.1", server.recv()) as worker:
+            took = round_trips(worker, message, count)
+        server.kill()
     return took
 
 

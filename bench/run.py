@@ -71,14 +71,28 @@ def rows(scale: float) -> list[Row]:
         Row("small round trip, C++ local", pair, 0.5, core("socketpair/spinning", n(20_000)), raw),
         Row("small round trip, Python local, no spinning", pair, 1.5, python("small_sleeping", n(20_000)), raw),
         Row("small round trip, Python local", pair, 1.5, python("small", n(20_000)), raw),
-        Row("small round trip over TCP, C++, no spinning", tcp, 1.15, core("tcp/sleeping", n(20_000)), raw_tcp),
-        Row("small round trip over TCP, Python", tcp, 1.4, python("tcp", n(20_000)), raw_tcp),
+        Row(
+            "small round trip over TCP, C++ RemoteWorker, no spinning",
+            tcp,
+            1.15,
+            core("tcp/sleeping", n(20_000)),
+            raw_tcp,
+        ),
+        Row("small round trip over TCP, Python RemoteWorker", tcp, 1.4, python("tcp", n(20_000)), raw_tcp),
         Row("8 MiB array echo, Python local", "raw socketpair echo of 8 MiB", 0.6, python("large", n(40)), raw_large),
         Row(
-            "8 MiB array echo over TCP, C++", "raw TCP echo of 8 MiB", 1.1, core("large_tcp/ours", n(40)), raw_large_tcp
+            "8 MiB array echo over TCP, C++ RemoteWorker",
+            "raw TCP echo of 8 MiB",
+            1.1,
+            core("large_tcp/ours", n(40)),
+            raw_large_tcp,
         ),
         Row(
-            "8 MiB array echo over TCP, Python", "raw TCP echo of 8 MiB", 1.1, python("large_tcp", n(40)), raw_large_tcp
+            "8 MiB array echo over TCP, Python RemoteWorker",
+            "raw TCP echo of 8 MiB",
+            1.1,
+            python("large_tcp", n(40)),
+            raw_large_tcp,
         ),
         Row(
             "one-way small messages, pipelined",

@@ -37,6 +37,8 @@ Pair begin(const RemoteAddress& address, const std::vector<network::Address>& re
   request.codec = options.worker.codec;
   // Descriptors do not pass through whatever carries a Unix-domain socket to another machine.
   request.shared_memory = false;
+  request.spin_us = options.worker.spin_us;
+  request.inbox_bytes_max = options.worker.inbox_bytes_max;
   request.unreachable_ms = static_cast<int>(options.unreachable_s * 1000);
   request.environment = options.environment;
   Request control;

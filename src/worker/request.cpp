@@ -1,5 +1,6 @@
 #include "worker/request.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -41,6 +42,8 @@ std::string write_request(const Request& request) {
                     {"label", request.label},
                     {"codec", name_of(request.codec)},
                     {"shared_memory", request.shared_memory},
+                    {"spin_us", request.spin_us ? Value(*request.spin_us) : Value()},
+                    {"inbox_bytes_max", request.inbox_bytes_max},
                     {"unreachable_ms", request.unreachable_ms},
                     {"environment", Value(std::move(environment))}};
   return with_length(write_json(value));
@@ -59,6 +62,9 @@ Request read_request(std::string_view text) {
   request.label = string_or_empty(value, "label");
   if (const Value* codec = value.find("codec")) request.codec = parse_codec(codec->string());
   if (const Value* shared = value.find("shared_memory")) request.shared_memory = shared->boolean();
+  if (const Value* spin = value.find("spin_us"); spin != nullptr && !spin->is_null())
+    request.spin_us = static_cast<int>(std::clamp<std::int64_t>(spin->integer(), 0, INT32_MAX));
+  if (const Value* inbox = value.find("inbox_bytes_max")) request.inbox_bytes_max = inbox->unsigned_integer();
   if (const Value* after = value.find("unreachable_ms")) {
     if (after->integer() < 1000 || after->integer() > INT32_MAX)
       throw ProtocolError("unreachable_ms is out of range: " + std::to_string(after->integer()));

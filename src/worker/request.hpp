@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,8 @@ struct Request {
   std::string label;    ///< how the worker is called where its output is shown
   Codec codec = Codec::msgpack;
   bool shared_memory = true;
+  std::optional<int> spin_us;
+  std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   int unreachable_ms = limits::unreachable_ms;
   std::map<std::string, std::string> environment;
 };
