@@ -80,7 +80,7 @@ def test_a_connection_may_name_another_function(server: tuple[subprocess.Popen[s
             worker.recv()
         assert "C++ stack at SIGSEGV" in died.value.stack
         assert "crash" in died.value.stack
-    with pytest.raises(miniray.Refused, match='has no function nothing[.] Declare it extern "C"'):
+    with pytest.raises(miniray.Refused, match=r'has no function nothing\. Declare it extern "C"'):
         RemoteWorker("127.0.0.1", port, "./libtrain.so:nothing")
     with pytest.raises(miniray.Refused, match=r"cannot load ./nothing\.so"):
         RemoteWorker("127.0.0.1", port, "./nothing.so:f")

@@ -102,7 +102,7 @@ def prepare(folder: str, text: str, environment: dict[str, str]) -> None:
     setup = json.loads(text) or {"roots": 0, "folders": [], "argv": sys.argv, "main": None}  # a C++ coordinator's
     os.environ.update(environment)
     shipped = [os.path.join(folder, str(number)) for number in range(setup["roots"])] if folder else setup["folders"]
-    sys.path[:0] = [*shipped, os.getcwd()]
+    sys.path[:] = [*shipped, *sys.path, os.getcwd()]
     sys.argv = setup["argv"]
     main = setup["main"]
     if main is None:

@@ -44,7 +44,8 @@ class WorkerServer(_core.WorkerServer):
 
 def main() -> None:
     if sys.argv[1:] == ["--stdio"]:  # a cluster started it, and says on standard input what to do
-        sys.path.pop(0)  # the folder in which ssh logs in is no place for modules
+        if sys.path[0] in ("", os.getcwd()):
+            sys.path.pop(0)  # the folder in which ssh logs in must not hide other modules
         sys.exit(_core._serve_stdio())
 
     import argparse

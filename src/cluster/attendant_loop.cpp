@@ -99,7 +99,7 @@ void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, st
   Node& node = nodes_.at(index);
   node.talk = LineStream(std::move(descriptors[0]));
   node.errors = LineStream(std::move(descriptors[1]));
-  node.talk.put_back(std::move(rest));
+  node.talk.put_back(rest);
   node.taken_over = true;
 }
 

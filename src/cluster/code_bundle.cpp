@@ -115,6 +115,7 @@ CodeUnpacker::CodeUnpacker(const Value& manifest) : cache_(cache_folder()) {
 void CodeUnpacker::add(const Missing& file, const std::string& content) const {
   if (content_hash(content) != file.hash) throw ProtocolError("a file arrived that is not what it should be");
   fs::create_directories(cache_ / "files");
+  fs::permissions(cache_, fs::perms::owner_all);  // code is nobody else's business
   const fs::path beside = stored(file.hash).string() + "." + random_hex(8);
   std::ofstream out(beside, std::ios::binary);
   out << content;

@@ -73,7 +73,8 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
                        "Run `ssh-copy-id " + host + "`, or load your key with ssh-add, or set ssh_key");
     if (has(said, "Connection refused"))
       return with_cure("nobody listens for ssh (connection refused)", "Is sshd running there, and the port right?");
-    if (has(said, "timed out") || has(said, "No route to host") || has(said, "unreachable"))
+    if (has(said, "timed out") || has(said, "not responding") || has(said, "No route to host") ||
+        has(said, "unreachable"))
       return with_cure("the host does not answer", "Is it up? `ping " + host + "`");
     if (has(said, "forward"))
       return with_cure("sshd does not forward Unix-domain sockets",

@@ -25,26 +25,38 @@ bool LineStream::fill() {
     if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
     if (transfer.outcome == system::Transfer::Outcome::closed) ended_ = true;
     input_text_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
-    if (transfer.bytes < room.size()) break;
+    if (transfer.bytes < room.size() || unread_bytes() > limits::output_queue_bytes_max) break;
   }
   return !ended_;
 }
 
 std::optional<std::string> LineStream::take_line() {
-  const std::size_t end = input_text_.find('\n');
-  if (end == std::string::npos) return std::nullopt;
-  std::string line = input_text_.substr(0, end);
-  input_text_.erase(0, end + 1);
+  const std::size_t end = input_text_.find('\n', taken_);
+  if (end == std::string::npos) {
+    input_text_.erase(0, taken_);  // once for many lines
+    taken_ = 0;
+    return std::nullopt;
+  }
+  std::string line = input_text_.substr(taken_, end - taken_);
+  taken_ = end + 1;
   return line;
+}
+
+std::string LineStream::take_rest() {
+  std::string rest = input_text_.substr(taken_);
+  input_text_.clear();
+  taken_ = 0;
+  return rest;
 }
 
 bool LineStream::flush() {
   while (unwritten_bytes() > 0) {
     const system::Transfer transfer =
         system::write_some(output_fileno(), std::string_view(output_text_).substr(written_));
-    if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
     if (transfer.outcome == system::Transfer::Outcome::closed) return false;
     written_ += transfer.bytes;
+    if (written_ > limits::output_queue_bytes_max) output_text_.erase(0, std::exchange(written_, 0));
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
   }
   output_text_.clear();
   written_ = 0;
@@ -68,13 +80,14 @@ std::string LineStream::wait_for_line() {
 }
 
 std::string LineStream::wait_for_bytes(std::size_t count) {
-  while (input_text_.size() < count) {
+  while (unread_bytes() < count) {
     if (ended_) throw EndOfStream("the coordinator has left");
     (void)system::poll_one(input_.get(), POLLIN, -1);
     fill();
   }
-  std::string bytes = input_text_.substr(0, count);
-  input_text_.erase(0, count);
+  std::string bytes = input_text_.substr(taken_, count);
+  input_text_.erase(0, taken_ + count);
+  taken_ = 0;
   return bytes;
 }
 

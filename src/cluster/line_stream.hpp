@@ -23,10 +23,10 @@ class LineStream {
   /// The next whole line, without its end.
   [[nodiscard]] std::optional<std::string> take_line();
   /// What is left when the stream has ended in the middle of a line, or is too long for one.
-  [[nodiscard]] std::string take_rest() { return std::exchange(input_text_, {}); }
+  [[nodiscard]] std::string take_rest();
   /// Goes before what will be read.
-  void put_back(std::string text) { input_text_.insert(0, text); }
-  [[nodiscard]] std::size_t unread_bytes() const { return input_text_.size(); }
+  void put_back(const std::string& text) { input_text_.insert(taken_, text); }
+  [[nodiscard]] std::size_t unread_bytes() const { return input_text_.size() - taken_; }
   [[nodiscard]] bool ended() const { return ended_; }
 
   void write(std::string_view text) { output_text_ += text; }
@@ -46,7 +46,7 @@ class LineStream {
  private:
   Fd input_, output_;
   std::string input_text_, output_text_;
-  std::size_t written_ = 0;
+  std::size_t taken_ = 0, written_ = 0;  // how much of each is done with
   bool ended_ = false;
 };
 

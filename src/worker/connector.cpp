@@ -149,8 +149,9 @@ void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
     const bool at_work = std::ranges::any_of(waiting, [](const Connector* one) { return one->asked(); });
     if (!at_work && deadline.passed()) {
       for (Connector* connector : waiting)
-        connector->fail(std::make_exception_ptr(TimeoutError(
-            "cannot " + connector->doing() + " in time. Is the host up, and does a firewall let the port through?")));
+        connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->doing() +
+                                                             " in time. Is the host up, and does a firewall let the "
+                                                             "port through? A cluster with tunnel=True needs none")));
       return;
     }
     system::poll_many(watched, at_work ? limits::wait_slice_ms : deadline.poll_ms(limits::wait_slice_ms));

@@ -1,0 +1,47 @@
+#include "cluster/line_stream.hpp"
+
+#include <doctest/doctest.h>
+
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+
+TEST_CASE("lines, bytes and what is left") {
+  auto [a, b] = system::socket_pair();
+  LineStream here(std::move(a)), there(std::move(b));
+  CHECK(here.fill());
+  CHECK_FALSE(here.take_line().has_value());
+  there.write("one\n\ntwo\nbytesthr");
+  CHECK(there.flush());
+  CHECK(here.fill());
+  CHECK(here.take_line() == "one");
+  CHECK(here.take_line() == "");
+  CHECK(here.take_line() == "two");
+  CHECK(here.wait_for_bytes(5) == "bytes");
+  CHECK_FALSE(here.take_line().has_value());
+  there.write("ee\nfour");
+  CHECK(there.flush());
+  there.finish();
+  CHECK(here.wait_for_line() == "three");
+  CHECK_THROWS_AS((void)here.wait_for_line(), EndOfStream);
+  CHECK(here.ended());
+  CHECK(here.take_rest() == "four");
+  CHECK(here.unread_bytes() == 0);
+}
+
+TEST_CASE("a reader that is slow holds nobody up, and loses nothing") {
+  auto [a, b] = system::socket_pair();
+  LineStream here(std::move(a)), there(std::move(b));
+  constexpr int lines = 200'000;
+  for (int i = 0; i < lines; ++i) there.write("line " + std::to_string(i) + "\n");
+  int seen = 0;
+  while (seen < lines) {
+    REQUIRE(there.flush());
+    REQUIRE(here.fill());
+    while (const auto line = here.take_line()) REQUIRE(*line == "line " + std::to_string(seen++));
+  }
+  CHECK(there.unwritten_bytes() == 0);
+}
+
+}  // namespace miniray
