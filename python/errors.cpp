@@ -1,5 +1,6 @@
 // The core's exceptions as Python's: the classes are in miniray/errors.py, or are what people already catch.
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include "interop.hpp"
 #include "miniray/cluster.hpp"
@@ -92,7 +93,10 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 }  // namespace
 
+// Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
+// ends, that unwinds it (pthread_exit), which no C++ handler may stop.
 void check_signals() {
+  if (gettid() != getpid()) return;
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }

@@ -13,13 +13,14 @@ namespace miniray::python {
 namespace {
 
 RemoteOptions remote_options(const std::string& work_fn, const std::string& key, double connect_timeout_s,
-                             double unreachable_s, const std::string& codec, std::optional<int> spin_us,
-                             std::uint64_t inbox_bytes_max) {
+                             double unreachable_s, std::map<std::string, std::string> environment,
+                             const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
   RemoteOptions options;
   options.work_fn = work_fn;
   options.key = key;
   options.connect_timeout_s = connect_timeout_s;
   options.unreachable_s = unreachable_s;
+  options.environment = std::move(environment);
   options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max);
   return options;
 }
@@ -35,9 +36,10 @@ void bind_remote_worker(nb::module_& module) {
   module.def(
       "_connect",
       [](const Addresses& addresses, const std::string& work_fn, const std::string& key, double connect_timeout_s,
-         double unreachable_s, const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
-        const RemoteOptions options =
-            remote_options(work_fn, key, connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max);
+         double unreachable_s, std::map<std::string, std::string> environment, const std::string& codec,
+         std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+        const RemoteOptions options = remote_options(work_fn, key, connect_timeout_s, unreachable_s,
+                                                     std::move(environment), codec, spin_us, inbox_bytes_max);
         std::vector<RemoteAddress> all;
         all.reserve(addresses.size());
         for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}});
@@ -48,10 +50,11 @@ void bind_remote_worker(nb::module_& module) {
         }
         return wrap_ready(std::move(workers));
       },
-      "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(),
-      "inbox_bytes_max"_a,
+      "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "environment"_a, "codec"_a,
+      "spin_us"_a.none(), "inbox_bytes_max"_a,
       nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str, connect_timeout_s: float, "
-              "unreachable_s: float, codec: str, spin_us: int | None, inbox_bytes_max: int) -> list[_ReadyWorker]"));
+              "unreachable_s: float, environment: dict[str, str], codec: str, spin_us: int | None, inbox_bytes_max: "
+              "int) -> list[_ReadyWorker]"));
 }
 
 nb::list wrap_ready(std::vector<Worker> workers) {

@@ -20,6 +20,8 @@ std::function<WorkFunction(const std::string&)> work_finder() {
     } catch (nb::python_error& error) {
       // The exception's text has the traceback; it leaves here without any of Python's own.
       const nb::object text = attribute("miniray._functions", "explain")(name, error.value());
+      // Ctrl-C during a long import is meant for the server, not for who asked: it comes again at the next look.
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
       throw UsageError(nb::cast<std::string>(text));
     }
   };
@@ -32,9 +34,9 @@ void set_server_options(WorkerServerOptions& options) {
   options.on_interrupt = check_signals;
   options.on_interrupt_in_worker = check_signals;
   options.keep_interrupt_handler = true;  // Python's own, which raises KeyboardInterrupt
-  options.on_environment_in_worker = [](const std::map<std::string, std::string>& changes) {
-    attribute("miniray._functions", "set_environment")(changes);
-  };
+  // Looked up before the forks, and never let go of: it may be destroyed where the GIL is released.
+  static const auto* begin = new nb::object(attribute("miniray._functions", "begin_work"));
+  options.on_start_in_worker = [](const std::map<std::string, std::string>& environment) { (*begin)(environment); };
   options.fork = fork_options();
 }
 
@@ -58,6 +60,7 @@ void bind_worker_server(nb::module_& module) {
                   "None, num_workers: int, key: str) -> None"))
       .def("serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
            "Serve until an exception comes out of a signal handler (Ctrl-C); then end the workers in good order.")
+      .def("stop", &WorkerServer::stop, "End serve_forever, from any thread, within a second.")
       .def_prop_ro("port", &WorkerServer::port, "The port that it listens on.")
       .def_prop_ro("worker_count", &WorkerServer::worker_count, "How many workers live.");
 }

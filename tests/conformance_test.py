@@ -26,7 +26,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="needs torch")
 
 KINDS = [
     pytest.param((transport, codec), id=f"{transport}-{codec}")
-    for transport in ("shared_memory", "stream", "tcp")
+    for transport in ("shared_memory", "stream", "tcp", "remote")
     for codec in ("msgpack", "json")
 ]
 
@@ -37,9 +37,13 @@ def echo(handle: Any) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
+def peer(request: pytest.FixtureRequest, server: Any) -> Iterator[Any]:
     """A conversation with somebody who sends everything back."""
     transport, codec = request.param
+    if transport == "remote":
+        with server.connect("array_work.echo", codec=codec) as worker:
+            yield worker
+        return
     if transport != "tcp":
         with Worker(echo, codec=codec, shared_memory=transport == "shared_memory") as worker:
             yield worker

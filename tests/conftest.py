@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
-from collections.abc import Iterator
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+KEY = secrets.token_hex(32)
+PATIENCE_S = 30.0  # for what takes milliseconds on a machine that is not busy
 
 
 @pytest.fixture
@@ -43,3 +55,110 @@ def nothing_is_left() -> Iterator[None]:
     assert not {entry for entry in extra if "socket" in entry or "pidfd" in entry or "memfd" in entry}
     assert after["children"] == before["children"]
     assert after["shared memory"] == before["shared memory"]
+
+
+def until(wish: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
+    """What the wish returns once that is true, or at last."""
+    deadline = time.monotonic() + within_s
+    while not (granted := wish()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return granted
+
+
+def is_gone(pid: int) -> bool:
+    """Ended; perhaps not yet reaped by whoever inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+class Server:
+    """`python -m miniray.worker_server` on a free port, with the functions of tests/work_functions.py."""
+
+    def __init__(self, folder: Path, *arguments: str, key: str | None = KEY, **environment: str) -> None:
+        self.key = key
+        name = secrets.token_hex(4)
+        self._output, self._log = folder / f"{name}.out", folder / f"{name}.log"
+        self.environment = {**os.environ, **environment}
+        self.environment.pop("MINIRAY_KEY", None)
+        if key is not None:
+            self.environment["MINIRAY_KEY"] = key
+        command = [sys.executable, "-m", "miniray.worker_server", "--host", "127.0.0.1", "--port", "0", *arguments]
+        with self._output.open("w") as output, self._log.open("w") as log:
+            self.process = subprocess.Popen(command, cwd=TESTS, env=self.environment, stdout=output, stderr=log)
+        until(lambda: "listening on" in self.output or self.process.poll() is not None)
+        found = re.match(r"listening on 127\.0\.0\.1:(\d+), running ", self.output)
+        assert found is not None, self.output + self.log
+        self.port = int(found.group(1))
+        self.where = f"127.0.0.1:{self.port}"
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def connect(self, work_fn: Any = None, **options: Any) -> Any:
+        import miniray
+
+        return miniray.RemoteWorker("127.0.0.1", self.port, work_fn, **{"key": self.key, **options})
+
+    def serves(self) -> bool:
+        with self.connect("work_functions.echo") as worker:
+            worker.send("still here")
+            return bool(worker.recv(timeout=PATIENCE_S) == "still here")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """The exit code. Afterwards it is gone, whatever happens."""
+        try:
+            self.process.send_signal(number)
+            return self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all the tests of a file, which leave it as it was."""
+    made = Server(tmp_path_factory.mktemp("server"), "--work-fn", "work_functions.echo")
+    yield made
+    assert made.end() == 0, made.log
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Servers of a test's own."""
+    made: list[Server] = []
+
+    def start(*arguments: str, **options: Any) -> Server:
+        made.append(Server(tmp_path, *arguments, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def json_client() -> ModuleType:
+    """tests/json_client.py."""
+    specification = importlib.util.spec_from_file_location("json_client", TESTS / "json_client.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="until", scope="session")
+def until_fixture() -> Callable[..., Any]:
+    return until
+
+
+@pytest.fixture(name="is_gone", scope="session")
+def is_gone_fixture() -> Callable[[int], bool]:
+    return is_gone

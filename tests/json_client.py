@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import hashlib
+import hmac
 import json
+import os
 import socket
 import struct
 from typing import Any
@@ -11,11 +14,36 @@ from typing import Any
 HEAD = struct.Struct("<2sBBIQ")  # magic, kind, codec, number of buffers, body bytes
 ENTRY = struct.Struct("<QQ")  # bytes, place (0: in the stream)
 CODES = {"float64": "d", "int64": "q", "float32": "f", "int32": "i", "uint8": "B"}
+VERSION = 1
 
 
 class JsonClient:
     def __init__(self, connection: socket.socket) -> None:
         self.stream = connection.makefile("rwb")
+
+    def prove(self, key: bytes, version: int = VERSION) -> None:
+        """The handshake with a worker server."""
+        nonce = os.urandom(32)
+        self.stream.write(b"MiniRay?" + struct.pack("<I", version) + nonce)
+        self.stream.flush()
+        magic, theirs, refusal = struct.unpack("<8sII", self._read(16))
+        if magic != b"MiniRay!" or theirs != version or refusal != 0:
+            raise ConnectionRefusedError(f"{magic!r}, version {theirs}, refusal {refusal}")
+        server_nonce, proof = self._read(32), self._read(32)
+        if not hmac.compare_digest(proof, hmac.digest(key, b"MiniRay server" + nonce + server_nonce, hashlib.sha256)):
+            raise ConnectionRefusedError("the server has another key")
+        self.stream.write(hmac.digest(key, b"MiniRay client" + nonce + server_nonce, hashlib.sha256))
+        self.stream.flush()
+
+    def ask(self, **request: Any) -> Any:
+        """For a worker: ask(work_fn="module.function", codec="json")."""
+        text = json.dumps(request).encode()
+        self.stream.write(struct.pack("<I", len(text)) + text)
+        self.stream.flush()
+        answer = json.loads(self._read(*struct.unpack("<I", self._read(4))))
+        if "refused" in answer:
+            raise ConnectionRefusedError(answer["refused"])
+        return answer
 
     def send(self, message: Any) -> None:
         buffers: list[bytes] = []
@@ -32,12 +60,12 @@ class JsonClient:
         self.stream.flush()
 
     def recv(self) -> Any:
-        magic, kind, codec, count, size = HEAD.unpack(self.stream.read(HEAD.size))
+        magic, kind, codec, count, size = HEAD.unpack(self._read(HEAD.size))
         if (magic, kind, codec) != (b"MR", 0, 1):
             raise EOFError(f"not a JSON message: {magic!r}, kind {kind}, codec {codec}")
-        entries = [ENTRY.unpack(self.stream.read(ENTRY.size)) for _ in range(count)]
-        body = self.stream.read(size)
-        buffers = iter([self.stream.read(length) for length, _ in entries])
+        entries = [ENTRY.unpack(self._read(ENTRY.size)) for _ in range(count)]
+        body = self._read(size)
+        buffers = iter([self._read(length) for length, _ in entries])
 
         def unescape(value: dict[str, Any]) -> Any:
             if "$bytes" in value:
@@ -53,3 +81,9 @@ class JsonClient:
             return value
 
         return json.loads(body, object_hook=unescape)
+
+    def _read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        if len(data) < size:
+            raise EOFError("the other side closed the connection")
+        return data

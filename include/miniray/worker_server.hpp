@@ -34,8 +34,8 @@ struct WorkerServerOptions {
 
   // For language bindings.
   bool keep_interrupt_handler = false;  ///< workers keep the server's handler of SIGINT
-  /// In a worker: its connection asked for these variables, and the process's environment has them.
-  std::function<void(const std::map<std::string, std::string>& changes)> on_environment_in_worker = {};
+  /// First in every worker; its connection asked for these variables, and the process's environment has them.
+  std::function<void(const std::map<std::string, std::string>& environment)> on_start_in_worker = {};
 };
 
 class WorkerServer {
@@ -52,7 +52,7 @@ class WorkerServer {
   /// Serves until stop() or until on_interrupt throws; then ends its workers: each sees the end of its stream, has
   /// limits::orphan_grace_ms to finish, and is killed if it has not.
   void serve_forever();
-  /// From on_interrupt, or from an action of on_ready.
+  /// From any thread, or from on_interrupt: serving ends within a second.
   void stop();
   /// Calls an action from the loop whenever a descriptor can be read, until the server is gone.
   void on_ready(int descriptor, std::function<void()> action);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -85,17 +86,19 @@ def _is_machinery(file: str) -> bool:
 
 
 def prepare_for_forks() -> None:
-    """In a server, before it forks workers: what is there stays, so that the garbage collector of a worker need not visit
-    it, and what a worker printed is out even if it is killed."""
+    """In a server, before it forks workers: what is there stays, so that no worker's garbage collector need visit it;
+    and what a worker printed is out even if it is killed."""
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
 
 
-def set_environment(changes: dict[str, str]) -> None:
-    """In a worker: the core has changed the process's environment, and os.environ is to know."""
-    os.environ.update(changes)
+def begin_work(environment: dict[str, str]) -> None:
+    """In a worker, first: a server's signal handlers are not its own; what its connection asked for is in os.environ."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if environment:
+        os.environ.update(environment)
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:

@@ -115,7 +115,9 @@ class Cluster:
         files, setup = _shipping.collect(work_fn) if work_fn else ([], None)
         if not self._ship_code or self._program:
             files = []
-        return _core.Cluster(nodes, sys.executable, _attendant(), self._program, files, json.dumps(setup), *self._options)
+        return _core.Cluster(
+            nodes, sys.executable, _attendant(), self._program, files, json.dumps(setup), *self._options
+        )
 
     def _name_of(self, work_fn: str | Callable[[_core.Handle], Any]) -> str:
         if self._program and isinstance(work_fn, str):

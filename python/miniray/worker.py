@@ -10,7 +10,7 @@ from miniray import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are slow to import
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from typing_extensions import Self
@@ -87,6 +87,8 @@ class Worker(_core.Worker):
             self.close()
 
     def __repr__(self) -> str:
+        if not getattr(self, "_started", False):  # a debugger looks at what __init__ could not make
+            return f"<miniray.{type(self).__name__} that was not started>"
         return f"<miniray.{self.name}>"
 
 
@@ -95,7 +97,8 @@ class RemoteWorker(Worker):
 
     The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function; without
     it the server runs the one that it was started with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
-    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both sides.
+    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both
+    sides. ``env`` is added to the worker's environment.
     """
 
     def __init__(
@@ -108,11 +111,12 @@ class RemoteWorker(Worker):
         key: str | None = None,
         connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
         unreachable_s: float = _core.limits.unreachable_ms / 1000,
+        env: Mapping[str, str] | None = None,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
     ) -> None:
         _stop_import()
-        options = (connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max)
+        options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
         [ready] = _core._connect([(host, port)], _name_of(work_fn), key or "", *options)
         _core.Worker.__init__(self, ready)
         self._started = True
@@ -127,12 +131,13 @@ def create_remote_workers(
     key: str | None = None,
     connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
     unreachable_s: float = _core.limits.unreachable_ms / 1000,
+    env: Mapping[str, str] | None = None,
     spin_us: int | None = None,
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
 ) -> list[RemoteWorker]:
     """``[RemoteWorker(host, port) for host, port in addresses]``, all at once. If one fails, none is left."""
     _stop_import()
-    options = (connect_timeout_s, unreachable_s, codec, spin_us, inbox_bytes_max)
+    options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
     made = _core._connect([(host, port) for host, port in addresses], _name_of(work_fn), key or "", *options)
     return [RemoteWorker._take_over(ready) for ready in made]
 

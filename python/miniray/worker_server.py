@@ -66,6 +66,8 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, end)
     try:
+        if options.work_fn is not None:
+            _import_or_explain(options.work_fn)
         server = WorkerServer(options.host, options.port, options.work_fn, options.workers)
         work = options.work_fn or "what connections ask for"
         print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
@@ -74,6 +76,13 @@ def main() -> None:
         sys.exit(0)
     except (OSError, ValueError, ImportError, AttributeError, TypeError) as error:
         sys.exit(f"miniray worker-server: {error}")
+
+
+def _import_or_explain(name: str) -> None:
+    try:
+        _functions.find(name)
+    except Exception as error:
+        sys.exit(f"miniray worker-server: {_functions.explain(name, error)}")
 
 
 if __name__ == "__main__":

@@ -125,13 +125,15 @@ std::vector<Address> resolve(const std::string& host, int port) {
                       ". Is the name right? `getent hosts " + host + "` shows what this machine knows of it");
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
   std::vector<Address> addresses;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    Address& address = addresses.emplace_back();
-    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
-    address.size = one->ai_addrlen;
+  // "localhost" is both ::1 and 127.0.0.1; servers mostly listen on the latter, so it comes first.
+  for (const bool version_4 : {true, false}) {
+    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+      if ((one->ai_family == AF_INET) != version_4) continue;
+      Address& address = addresses.emplace_back();
+      std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+      address.size = one->ai_addrlen;
+    }
   }
-  // "localhost" is both ::1 and 127.0.0.1; servers mostly listen on the latter.
-  std::ranges::stable_partition(addresses, [](const Address& one) { return one.storage.ss_family == AF_INET; });
   return addresses;
 }
 

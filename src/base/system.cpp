@@ -309,6 +309,12 @@ std::uint64_t raise_descriptor_limit() {
   return limit.rlim_cur;
 }
 
+std::uint64_t descriptor_limit() {
+  rlimit limit{};
+  require(getrlimit(RLIMIT_NOFILE, &limit), "ask for the limit on open files");
+  return limit.rlim_cur;
+}
+
 void set_descriptor_limit(std::uint64_t number) {
   rlimit limit{};
   require(getrlimit(RLIMIT_NOFILE, &limit), "ask for the limit on open files");

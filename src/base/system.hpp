@@ -114,6 +114,7 @@ std::string read_small_file(const char* path);
 
 /// As many descriptors as the system allows; returns how many were allowed before.
 std::uint64_t raise_descriptor_limit();
+std::uint64_t descriptor_limit();
 void set_descriptor_limit(std::uint64_t limit);
 /// Changes this process's environment. Not while other threads read it.
 void set_environment(const std::string& name, const std::string& value);

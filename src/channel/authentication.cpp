@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "base/check.hpp"
 #include "base/fd.hpp"
@@ -68,8 +69,10 @@ const char* const wrong_key =
 
 std::string make_key_file(const std::filesystem::path& path) {
   const std::string text = Key::random().hex() + "\n";
-  std::filesystem::create_directories(path.parent_path());
-  std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all);
+  std::error_code failure;
+  std::filesystem::create_directories(path.parent_path(), failure);
+  if (!failure) std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all, failure);
+  if (failure) throw SystemError("make the folder " + path.parent_path().string() + " for the key", failure.value());
   // Written beside and linked into place, so that two programs that start together agree on one key.
   const std::string beside = path.string() + "." + random_hex(8);
   const int number = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

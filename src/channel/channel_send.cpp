@@ -183,7 +183,6 @@ bool Channel::State::send(const Message& message, Patience patience) {
   if (!socket.valid()) fail_ended("send");
   reader_.set_hold_above(UINT64_MAX);  // a send may have to read, whatever the last recv wanted
   absorb_frames();
-  if (ended_) fail_ended("send");  // over TCP the kernel would still take it
   const timespec begun = tracing() ? trace_time() : timespec{};
   flush_outbox(patience);
 

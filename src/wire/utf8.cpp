@@ -1,6 +1,8 @@
 #include "wire/utf8.hpp"
 
+#include <array>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 namespace miniray {
@@ -28,7 +30,26 @@ std::size_t sequence_length(const unsigned char* at, std::size_t left) {
   return 0;
 }
 
+std::string escape(std::string_view bytes, bool control_too) {
+  std::string text;
+  text.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
+    std::size_t length = sequence_length(at, bytes.size());
+    if (length == 1 && control_too && (*at < 0x20 || *at == 0x7F)) length = 0;
+    std::array<char, 8> hex{};
+    if (length == 0) std::snprintf(hex.data(), hex.size(), "\\x%02x", unsigned{*at});
+    text += length == 0 ? std::string_view(hex.data()) : bytes.substr(0, length);
+    bytes.remove_prefix(length == 0 ? 1 : length);
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string to_utf8(std::string_view bytes) { return is_utf8(bytes) ? std::string(bytes) : escape(bytes, false); }
+
+std::string to_utf8_line(std::string_view bytes) { return escape(bytes, true); }
 
 bool is_utf8(std::string_view bytes) {
   const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());

@@ -2,10 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace miniray {
 
 [[nodiscard]] bool is_utf8(std::string_view bytes);
+/// What others wrote, which may be anything, as text: bytes that are none become \xNN.
+[[nodiscard]] std::string to_utf8(std::string_view bytes);
+/// The same on one line, for a log: control characters become \xNN too.
+[[nodiscard]] std::string to_utf8_line(std::string_view bytes);
 
 }  // namespace miniray

@@ -33,6 +33,10 @@ std::string remedy(int error) {
 Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request)
     : addresses_(std::move(addresses)), where_(std::move(where)), key_(key), request_(write_request(request)) {
   MINIRAY_CHECK(!addresses_.empty());
+  if (request_.size() > limits::request_bytes_max)
+    throw UsageError("cannot ask " + where_ + " for a worker: the request has " + std::to_string(request_.size()) +
+                     " bytes, and the limit is " + std::to_string(limits::request_bytes_max) +
+                     ". Give it a smaller environment");
   try {
     try_next_address();
   } catch (const Error&) {
@@ -52,7 +56,10 @@ void Connector::try_next_address() {
   }
 }
 
-short Connector::events() const { return step_ == Step::connecting ? POLLOUT : POLLIN; }
+short Connector::events() const {
+  if (step_ == Step::connecting) return POLLOUT;
+  return static_cast<short>(POLLIN | (unsent_.empty() ? 0 : POLLOUT));
+}
 
 std::string Connector::doing() const {
   if (step_ == Step::connecting) return "connect to " + where_;
@@ -60,7 +67,20 @@ std::string Connector::doing() const {
 }
 
 void Connector::send(std::string_view bytes) {
-  if (!write_at_once(socket_.get(), bytes)) throw Refused("cannot " + doing() + ": it closed the connection");
+  unsent_ += bytes;
+  flush();
+}
+
+// As far as the socket takes it: a request may be larger than a socket's buffer.
+void Connector::flush() {
+  while (!unsent_.empty()) {
+    const iovec piece{unsent_.data(), unsent_.size()};
+    const system::Transfer transfer = system::send(socket_.get(), std::span(&piece, 1), {});
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return;
+    if (transfer.outcome == system::Transfer::Outcome::closed)
+      throw Refused("cannot " + doing() + ": it closed the connection. Its log says why");
+    unsent_.erase(0, transfer.bytes);
+  }
 }
 
 bool Connector::receive(std::string& into, std::size_t wanted) {
@@ -102,6 +122,7 @@ void Connector::go_on() {
     connected();
     if (step_ == Step::connecting) return;
   }
+  flush();
   while (step_ == Step::proving) {
     std::string arrived;
     if (!receive(arrived, handshake_->wanted())) {
@@ -136,6 +157,7 @@ Fd Connector::take_socket() {
 
 void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
                  const std::function<void()>& on_interrupt) {
+  const Deadline patience = Deadline::in_ms(limits::start_timeout_ms);
   while (true) {
     std::vector<pollfd> watched;
     std::vector<Connector*> waiting;
@@ -147,7 +169,7 @@ void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
     }
     if (waiting.empty()) return;
     const bool at_work = std::ranges::any_of(waiting, [](const Connector* one) { return one->asked(); });
-    if (!at_work && deadline.passed()) {
+    if (at_work ? patience.passed() : deadline.passed()) {
       for (Connector* connector : waiting)
         connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->doing() +
                                                              " in time. Is the host up, and does a firewall let the "

@@ -45,6 +45,7 @@ class Connector {
   void try_next_address();
   void connected();
   void send(std::string_view bytes);
+  void flush();
   bool receive(std::string& into, std::size_t wanted);  // false if more must come
 
   std::vector<network::Address> addresses_;
@@ -55,14 +56,14 @@ class Connector {
   Fd socket_;
   Step step_ = Step::connecting;
   std::optional<Handshake> handshake_;
-  std::string input_;
+  std::string unsent_, input_;
   std::size_t answer_bytes_ = 0;
   std::optional<Value> answer_;
   std::exception_ptr failure_;
 };
 
 /// Brings each of them to its answer or its failure, which is a TimeoutError for those that are not let in before the
-/// deadline; a server that is at work for one of them is waited for.
+/// deadline; a server that is at work for one of them is waited for, up to limits::start_timeout_ms.
 void connect_all(std::span<Connector*> connectors, const Deadline& deadline, const std::function<void()>& on_interrupt);
 
 }  // namespace miniray

@@ -74,8 +74,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
-  if (!request.environment.empty() && options_.on_environment_in_worker)
-    options_.on_environment_in_worker(request.environment);
+  if (options_.on_start_in_worker) options_.on_start_in_worker(request.environment);
   if (output >= 0) {
     system::replace_descriptor(output, STDOUT_FILENO);
     system::replace_descriptor(output, STDERR_FILENO);

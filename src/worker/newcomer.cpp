@@ -5,6 +5,7 @@
 
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/utf8.hpp"
 
 namespace miniray {
 
@@ -66,7 +67,7 @@ Newcomer::Progress Newcomer::advance() {
       request_ = read_request(input_);
       return Progress::asked;
     } catch (const Error& error) {
-      return fail("its request cannot be read: " + std::string(error.what()));
+      return fail("its request cannot be read: " + to_utf8_line(error.what()));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/utf8.hpp"
 
 namespace miniray {
 namespace {
@@ -23,10 +24,13 @@ Channel control_channel(Fd socket, const std::string& where, int unreachable_ms)
 }  // namespace
 
 Value write_ending(const DeathCertificate& ending) {
-  return {{"exit_code", ending.exit_code},         {"signal", ending.signal},
-          {"out_of_memory", ending.out_of_memory}, {"stack", ending.stack},
-          {"peak_bytes", ending.peak_bytes},       {"lost", ending.lost},
-          {"last_output", ending.last_output}};
+  return {{"exit_code", ending.exit_code},
+          {"signal", ending.signal},
+          {"out_of_memory", ending.out_of_memory},
+          {"stack", to_utf8(ending.stack)},
+          {"peak_bytes", ending.peak_bytes},
+          {"lost", ending.lost},
+          {"last_output", to_utf8(ending.last_output)}};
 }
 
 DeathCertificate read_ending(const Value& news) {

@@ -26,21 +26,10 @@ std::string type_name(const std::exception& error) {
 }
 
 // An exception's text may be anything, and a message holds only text.
-std::string as_text(const std::string& text) {
-  if (is_utf8(text)) return text;
-  std::string escaped;
-  for (const char c : text) {
-    char hex[8];
-    std::snprintf(hex, sizeof(hex), "\\x%02x", static_cast<unsigned char>(c));
-    escaped += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : std::string(hex);
-  }
-  return escaped;
-}
-
 void report(Channel& channel, const WorkFailure& failure) {
-  const Value body{{"type", as_text(failure.type)},
-                   {"message", as_text(failure.message)},
-                   {"traceback", as_text(failure.traceback)}};
+  const Value body{{"type", to_utf8(failure.type)},
+                   {"message", to_utf8(failure.message)},
+                   {"traceback", to_utf8(failure.traceback)}};
   try {
     channel.discard_received();
     Message message = encode(body);

@@ -104,6 +104,10 @@ auto Worker::State::talk(Call call) {
   }
 }
 
+void Worker::State::require_listener() {
+  if (returned_ || error_ || channel_.ended()) explain_end();
+}
+
 Message Worker::State::deliver(Message message) {
   if (message.kind == Message::Kind::message) return message;
   told_ = true;
@@ -210,9 +214,11 @@ Worker::~Worker() {
 
 void Worker::send(const Value& value) { send(encode(value, channel().codec())); }
 void Worker::send(const Message& message) {
+  state_->require_listener();
   state_->talk([&](Channel& channel) { channel.send(message); });
 }
 bool Worker::send_some(const Message& message) {
+  state_->require_listener();
   return state_->talk([&](Channel& channel) { return channel.send_some(message); });
 }
 bool Worker::flush_some() {

@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <list>
 #include <map>
@@ -12,6 +14,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/utf8.hpp"
 #include "worker/hosted_worker.hpp"
 #include "worker/newcomer.hpp"
 #include "worker/supply.hpp"
@@ -105,7 +108,8 @@ class WorkerServer::State {
   WorkFunction work_;
   std::map<std::string, WorkFunction> found_;
   std::uint64_t descriptor_limit_;
-  std::string socket_path_;  // of a Unix-domain socket, to be removed
+  std::size_t newcomers_max_;  // so that strangers leave room for workers
+  std::string socket_path_;    // of a Unix-domain socket, to be removed
   EventLoop loop_;
   SupplyStore supplies_;
   Listener listener_;
@@ -118,14 +122,15 @@ class WorkerServer::State {
   std::list<std::unique_ptr<HostedWorker>> hosted_;
   std::uint64_t last_number_ = 0;
   std::uint64_t generation_ = process_generation();
-  bool stopping_ = false;
+  std::atomic<bool> stopping_ = false;
 };
 
 WorkerServer::State::State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
     : options_(std::move(options)),
       key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "WorkerServerOptions")),
       work_(std::move(work)),
-      descriptor_limit_(system::raise_descriptor_limit()) {
+      descriptor_limit_(system::raise_descriptor_limit()),
+      newcomers_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
   if (network::is_path(host)) socket_path_ = host;
   listener_.socket = network::listen(network::resolve(host, port).front());
   listen();
@@ -169,7 +174,7 @@ void WorkerServer::State::make_room() {
 }
 
 void WorkerServer::State::admit(Fd socket, std::string peer) {
-  if (entering_.size() >= limits::newcomers_max) make_room();
+  if (entering_.size() >= newcomers_max_) make_room();
   entering_.push_back({Newcomer(std::move(socket), std::move(peer), key_), {}});
   const auto entering = std::prev(entering_.end());
   entering->watch = loop_.watch(entering->newcomer.fileno(), [this, entering] { advance(entering); });
@@ -210,7 +215,7 @@ void WorkerServer::State::pair_up(Entering entering) {
   halves_.erase(other);
   Newcomer& first = half.entering.newcomer;
   if (first.request().kind == entering.newcomer.request().kind) {
-    refuse({&entering.newcomer.socket()}, entering.newcomer.peer(),
+    refuse({&entering.newcomer.socket(), &first.socket()}, entering.newcomer.peer(),
            "two connections asked to be the same half of one worker");
     return;
   }
@@ -220,9 +225,10 @@ void WorkerServer::State::pair_up(Entering entering) {
 
 void WorkerServer::State::refuse(std::initializer_list<const Fd*> sockets, const std::string& peer,
                                  const std::string& why) const {
-  log("refused " + peer + ": " + why);
+  log("refused " + peer + ": " + to_utf8(why));
   const bool long_one = why.size() > refusal_bytes_max;
-  const Value answer{{"refused", long_one ? "... " + why.substr(why.size() - refusal_bytes_max) : why}};
+  const std::string told = long_one ? "... " + why.substr(why.size() - refusal_bytes_max) : why;
+  const Value answer{{"refused", to_utf8(told)}};  // it may be cut within a letter
   for (const Fd* socket : sockets)
     if (socket->valid()) write_at_once(socket->get(), with_length(write_json(answer)));
 }

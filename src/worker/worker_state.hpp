@@ -19,6 +19,9 @@ class Worker::State {
   /// A call on the channel whose end of stream is explained.
   template <class Call>
   auto talk(Call call);
+  /// Throws if the work function is known to have ended: what is sent would be taken by nobody. A socket need not say
+  /// so, as a server goes on reading for a worker that has ended.
+  void require_listener();
   /// Throws if the message is the work function's end.
   Message deliver(Message message);
   int wait(std::optional<double> timeout_s);
