@@ -49,6 +49,7 @@ int serve_stdio_for_python() {
     attribute("miniray._shipping", "prepare")(folder.string(), write_json(setup.program), setup.environment);
   };
   set_server_options(program.server);
+  const nb::gil_scoped_release released;
   return serve_stdio(std::move(program));
 }
 
@@ -109,7 +110,7 @@ void bind_cluster(nb::module_& module) {
           },
           nb::sig("def servers(self) -> list[tuple[str, str, int, int]]"));
   module.def("_attend", attend, "news"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
-  module.def("_serve_stdio", serve_stdio_for_python, nb::call_guard<nb::gil_scoped_release>());
+  module.def("_serve_stdio", serve_stdio_for_python);
 }
 
 }  // namespace miniray::python

@@ -95,7 +95,7 @@ def prepare_for_forks() -> None:
 
 
 def begin_work(environment: dict[str, str]) -> None:
-    """In a worker, first: a server's signal handlers are not its own; what its connection asked for is in os.environ."""
+    """In a worker, first: the server's signal handlers are not its own, and os.environ has what was asked for."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if environment:
         os.environ.update(environment)
