@@ -1,14 +1,11 @@
 #include "miniray/cluster.hpp"
 
 #include <poll.h>
-#include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <list>
-#include <set>
 #include <sstream>
 
 #include "base/clock.hpp"
@@ -19,7 +16,9 @@
 #include "cluster/broadcast.hpp"
 #include "cluster/code_bundle.hpp"
 #include "cluster/launch_command.hpp"
+#include "cluster/node_config.hpp"
 #include "cluster/node_launch.hpp"
+#include "cluster/private_folder.hpp"
 #include "cluster/program.hpp"
 #include "cluster/progress.hpp"
 #include "worker/connect_workers.hpp"
@@ -29,32 +28,6 @@ namespace {
 
 constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
 
-void check(const NodeConfig& node) {
-  if (node.host.empty() || node.host.front() == '-')
-    throw UsageError("a node's host is a name or an address, not \"" + node.host + "\"");
-  if (node.num_workers < 1)
-    throw UsageError(node.host + ": num_workers is 1 or more, not " + std::to_string(node.num_workers));
-  if (node.base_port < 0 || node.base_port > 65535)
-    throw UsageError(node.host + ": base_port is from 0 (any that is free) to 65535, not " +
-                     std::to_string(node.base_port));
-  if (node.gpus_per_worker < 0)
-    throw UsageError(node.host + ": gpus_per_worker is 0 or more, not " + std::to_string(node.gpus_per_worker));
-}
-
-// As people call them; where one host is there twice, with what tells the two apart.
-std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes) {
-  std::vector<std::string> names;
-  std::set<std::string> taken;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    std::string name = nodes[i].host;
-    if (taken.contains(name)) name += ":" + std::to_string(nodes[i].base_port);
-    if (taken.contains(name)) name = nodes[i].host + "#" + std::to_string(i);
-    taken.insert(name);
-    names.push_back(name);
-  }
-  return names;
-}
-
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -62,34 +35,6 @@ std::string text_of(const std::exception_ptr& error) {
     return known.what();
   }
 }
-
-std::string gpu_list(int worker, int gpus_per_worker) {
-  std::string list;
-  for (int gpu = worker * gpus_per_worker; gpu < (worker + 1) * gpus_per_worker; ++gpu)
-    list += (list.empty() ? "" : ",") + std::to_string(gpu);
-  return list;
-}
-
-// A folder for the ends of tunnels, which goes with the cluster.
-class PrivateFolder {
- public:
-  PrivateFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "miniray-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw SystemError("make a folder in " + pattern, errno);
-    path_ = pattern;
-  }
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-  ~PrivateFolder() {
-    std::error_code ignored;
-    if (generation_ == process_generation()) std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-  std::uint64_t generation_ = process_generation();
-};
 
 }  // namespace
 
