@@ -112,7 +112,8 @@ std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& progr
     content << file.rdbuf();
     executable_bytes = content.view().size();
     executable_hash = content_hash(content.view());
-    if (options.ship_code && executable_bytes > limits::code_bytes_max)
+    const bool travels = options.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host);
+    if (travels && executable_bytes > limits::code_bytes_max)
       throw UsageError("the program " + program.executable + " has " + std::to_string(executable_bytes / limits::mib) +
                        " MiB, and what goes along to the nodes may have " +
                        std::to_string(limits::code_bytes_max / limits::mib) +
