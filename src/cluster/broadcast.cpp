@@ -70,8 +70,9 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
     if (!numbers.empty() && there.size() > 1) {
       List pids;
       for (const Worker* worker : there) pids.emplace_back(static_cast<std::int64_t>(worker->pid()));
-      supplied = attempt([&, node = node] {
-        link(node, target)
+      const std::size_t where = node;
+      supplied = attempt([&] {
+        link(where, target)
             .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
       });
       if (!supplied) links_.erase(node);
