@@ -139,6 +139,7 @@ Value Cluster::State::config_of(std::size_t node, const ServerProgram& program, 
   for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
   return {{"key", key_.hex()},
           {"port", config.base_port},
+          {"local", is_local(config.host)},
           {"socket", tunnel_of(node).there},
           {"environment", Value(std::move(environment))},
           {"workdir", config.workdir},

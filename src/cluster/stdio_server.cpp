@@ -23,9 +23,10 @@
 namespace miniray {
 namespace {
 
-// The address by which the cluster's ssh reached this machine; where there was none, the cluster is on this machine.
-std::string reached_address() {
-  const char* connection = std::getenv("SSH_CONNECTION");  // "client port server port"
+// The address by which the cluster's ssh reached this machine. One that is on this machine needed none; the variable
+// then tells of how its user came here.
+std::string reached_address(bool local) {
+  const char* connection = local ? nullptr : std::getenv("SSH_CONNECTION");  // "client port server port"
   std::istringstream words(connection != nullptr ? connection : "");
   std::string client, client_port, server;
   words >> client >> client_port >> server;
@@ -51,6 +52,7 @@ class StdioServer {
   LineStream stream_;
   Value config_;
   std::map<std::string, std::string> environment_;
+  std::string address_;
   std::filesystem::path code_folder_, socket_folder_;
   WorkerServer* serving_ = nullptr;
   bool writing_ = false;  // the loop waits for room
@@ -110,7 +112,7 @@ WorkerServer StdioServer::make_server() {
     if (silent_at_ && silent_at_->passed() && serving_ != nullptr) serving_->stop();
   };
   const std::string& socket = config_["socket"].string();
-  if (socket.empty()) return WorkerServer(reached_address(), static_cast<int>(config_["port"].integer()), {}, options);
+  if (socket.empty()) return WorkerServer(address_, static_cast<int>(config_["port"].integer()), {}, options);
   socket_folder_ = std::filesystem::path(socket).parent_path();
   system::make_private_folder(socket_folder_.c_str());
   return WorkerServer(socket, 0, {}, options);
@@ -157,6 +159,7 @@ int StdioServer::run() {
     say(launch::hello, {{"version", version}, {"protocol", protocol_version}});
     config_ = read_json_text(stream_.wait_for_line());
     silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());
+    address_ = reached_address(config_["local"].boolean());
     if (const Value& code = config_["code"]; !code.is_null()) receive_code(code);
     // From here to the loop user code may run for as long as it likes, and nobody reads the input.
     die_with_stream(stream_.input_fileno());
@@ -167,7 +170,7 @@ int StdioServer::run() {
     if (!work_fn.empty()) server.prepare(work_fn);
     stop_dying_with_stream(stream_.input_fileno());
     say(launch::ready, {{"port", server.port()},
-                        {"address", reached_address()},
+                        {"address", address_},
                         {"host", network::host_name()},
                         {"pid", static_cast<std::int64_t>(getpid())}});
     serve(server);
