@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/system.hpp"
+#include "cluster/launch_command.hpp"
 #include "cluster/launch_protocol.hpp"
 #include "miniray/error.hpp"
 #include "worker/request.hpp"
@@ -19,7 +20,6 @@ namespace {
 
 constexpr std::size_t print_bytes_max = 4096;  // what a pipe that has room surely takes
 constexpr int heartbeats_per_limit = 4;
-constexpr int program_missing = 127;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void AttendantLoop::start(std::size_t index, NodeEnds& ends) {
   } catch (const SystemError& error) {
     (void)system::write_some(ends.errors.get(), std::string(error.what()) + "\n");
     node.ended = true;
-    report(index, program_missing);
+    report(index, command_not_started);
   }
   ends.talk.reset();
   ends.errors.reset();

@@ -60,6 +60,8 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
   const auto with_cure = [&](const std::string& cause, const std::string& cure) {
     return cause + ". " + cure + (said.empty() ? "" : "\n" + said);
   };
+  if (exit_code == command_not_started)
+    return with_cure("the ssh of this machine cannot be started", "Is it installed (openssh-client), and in PATH?");
   if (exit_code == ssh_failed && !is_local(host)) {
     if (has(said, "Could not resolve hostname"))
       return with_cure("the host is unknown", "Is the name right? `ssh " + host + "` must work from this machine");
@@ -91,6 +93,15 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
         "Set python_bin to an interpreter that the node has");
   return "its server ended with exit code " + std::to_string(exit_code) + " before it was ready" +
          (said.empty() ? "" : ":\n" + said);
+}
+
+std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints) {
+  const std::string said = trimmed(complaints);
+  std::string how = "ended with exit code " + std::to_string(exit_code);
+  if (exit_code < 0) how = "was killed by signal " + std::to_string(-exit_code);
+  // ssh says the same for both.
+  if (exit_code == ssh_failed) how = "was killed, or the ssh connection to it broke,";
+  return "its server " + how + " while it was " + stage + (said.empty() ? "" : ":\n" + said);
 }
 
 }  // namespace miniray

@@ -1,6 +1,7 @@
 // How a node's server is started: the command line, and what it means when that fails.
 #pragma once
 
+#include <climits>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,9 @@ inline constexpr const char* send_program_line = "miniray-send-program";
 
 /// The cause and the cure, from what ssh, a shell or an interpreter said before it ended.
 [[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints);
+/// The same for a server that had said hello, and did not say that it failed.
+[[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints);
+/// In place of an exit code: the command could not even be started.
+inline constexpr int command_not_started = INT_MIN;
 
 }  // namespace miniray

@@ -71,6 +71,7 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
     give_up(error.what());
   }
   (void)streams.talk.flush();  // should nobody read it, the command's end says why
+  if (stage_ == Stage::sending_code && streams.talk.unwritten_bytes() == 0) stage_ = Stage::importing;
 }
 
 void NodeLaunch::understand(const std::string& line, LineStream& talk) {
@@ -101,7 +102,9 @@ void NodeLaunch::command_ended(Attendant::Streams& streams, int exit_code) {
   advance(streams);  // its last words
   if (settled()) return;
   read_complaints(streams.errors);
-  give_up(explain_failure(node_, exit_code, complaints_));
+  const bool greeted = stage_ == Stage::importing || stage_ == Stage::sending_code;
+  give_up(greeted ? explain_early_end(exit_code, stage_name(), complaints_)
+                  : explain_failure(node_, exit_code, complaints_));
 }
 
 }  // namespace miniray
