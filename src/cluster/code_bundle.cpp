@@ -53,11 +53,20 @@ void remove_unused(const fs::path& folder) {
 CodeBundle::CodeBundle(const std::vector<ShippedFile>& files) {
   std::uint64_t total = 0;
   for (const ShippedFile& file : files) {
-    const std::string content = read_file(file.source);
-    total += content.size();
-    files_.push_back({file.path, file.source, content_hash(content), content.size()});
+    std::error_code unreadable;  // which read_file tells better
+    const std::uintmax_t bytes = fs::file_size(file.source, unreadable);
+    files_.push_back({file.path, file.source, {}, unreadable ? 0 : bytes});
+    total += files_.back().bytes;
   }
-  if (total <= limits::code_bytes_max && files_.size() <= limits::code_files_max) return;
+  if (total > limits::code_bytes_max || files_.size() > limits::code_files_max) refuse(total);
+  for (File& file : files_) {
+    const std::string content = read_file(file.source);
+    file.bytes = content.size();
+    file.hash = content_hash(content);
+  }
+}
+
+void CodeBundle::refuse(std::uint64_t total) {
   std::ranges::sort(files_, std::ranges::greater(), &File::bytes);
   std::string largest;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, files_.size()); ++i)

@@ -14,7 +14,8 @@ namespace miniray {
 class CodeBundle {
  public:
   CodeBundle() = default;
-  /// Reads and hashes the files. Throws UsageError, naming the largest, if they are more than the limits allow.
+  /// Reads and hashes the files. Throws UsageError before that, naming the largest, if they are more than the limits
+  /// allow.
   explicit CodeBundle(const std::vector<ShippedFile>& files);
 
   /// For the node: what the bundle consists of.
@@ -28,6 +29,7 @@ class CodeBundle {
     std::string path, source, hash;
     std::uint64_t bytes;
   };
+  [[noreturn]] void refuse(std::uint64_t total);
   std::vector<File> files_;
 };
 
