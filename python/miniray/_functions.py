@@ -107,6 +107,6 @@ def name_of(work_fn: str | Callable[..., Any]) -> str:
         if "." not in work_fn and ":" not in work_fn:
             raise ValueError(f'a work function is named "module.function", not {work_fn!r}')
         return work_fn
-    specification = _spawned.describe(work_fn)
+    specification = _spawned.describe(work_fn, here=False)
     module = specification["module"] or "__main__"
     return f"{module}.{specification['qualname']}"

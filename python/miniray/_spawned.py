@@ -25,14 +25,14 @@ def command() -> list[str]:
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code]  # type: ignore[attr-defined]
 
 
-def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
-    """How the other interpreter finds the function."""
+def describe(work_fn: Callable[..., Any], *, here: bool = True) -> dict[str, Any]:
+    """How the other interpreter, on this machine or on another, finds the function."""
     refuse_while_importing()
     module, qualname = getattr(work_fn, "__module__", None), getattr(work_fn, "__qualname__", None)
     if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not work_fn:
         raise TypeError(
-            f"cannot spawn a worker for {work_fn!r}: a fresh interpreter has to import it, so it must be a function "
-            'at the top level of a module. Move it there, or use start="fork"'
+            f"cannot {_start(work_fn, here)}: a fresh interpreter has to import it, so it must be a function at the "
+            f"top level of a module. Move it there{_or_fork(here)}"
         )
     is_main = module in ("__main__", MAIN)
     main = sys.modules["__main__"]
@@ -40,8 +40,8 @@ def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
     path = getattr(main, "__file__", None) if is_main and name is None else None
     if is_main and name is None and path is None:
         raise TypeError(
-            f"cannot spawn a worker for {qualname}: it was typed into an interactive session, which a fresh "
-            'interpreter cannot import. Put it into a file, or use start="fork"'
+            f"cannot {_start(qualname, here)}: it was typed into an interactive session, which a fresh interpreter "
+            f"cannot import. Put it into a file{_or_fork(here)}"
         )
     return {
         "module": None if is_main else module,
@@ -50,6 +50,14 @@ def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
         "main_path": os.path.abspath(path) if path else None,
         "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
     }
+
+
+def _start(what: object, here: bool) -> str:
+    return f"spawn a worker for {what}" if here else f"start {what} on other machines"
+
+
+def _or_fork(here: bool) -> str:
+    return ', or use start="fork"' if here else ""
 
 
 def _look_up(found: Any, qualname: str) -> Any:
