@@ -1,0 +1,218 @@
+"""What workers print: on the coordinator, line by line, marked, in order and complete, whatever becomes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hosts import Hosts
+
+SCRIPT = """
+    import json, sys
+    from miniray import Cluster, NodeConfig, WorkerDied
+
+    def work(handle):
+        import os, subprocess, sys, time
+        exec(handle.recv())
+
+    if __name__ == "__main__":
+        nodes, pieces, options = json.loads(sys.argv[1])
+        with Cluster([NodeConfig(host, count, base_port=0) for host, count in nodes], **options) as cluster:
+            workers = cluster.start(work)
+            for worker, piece in zip(workers, pieces, strict=True):
+                worker.send(piece)
+            for worker in workers:
+                try:
+                    worker.recv()
+                except EOFError as error:
+                    if isinstance(error, WorkerDied):
+                        print(json.dumps(["died", str(error), error.last_output]))
+"""
+
+
+def printed(hosts: Hosts, nodes: list[tuple[str, int]], *pieces: str, **options: object) -> bytes:
+    """Runs a piece of code in each worker, and returns all that the coordinator's standard output got."""
+    hosts.write({"script.py": SCRIPT})
+    command = hosts.testbed.command(
+        sys.executable, hosts.folder / "script.py", json.dumps([nodes, [dedent(piece) for piece in pieces], options])
+    )
+    ended = subprocess.run(command, capture_output=True, timeout=60, cwd=hosts.folder, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    return ended.stdout
+
+
+def of(label: str, output: bytes) -> list[str]:
+    """The lines of one worker."""
+    mark = f"[{label}] "
+    lines = output.decode().splitlines()
+    return [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+
+
+MIXED = """
+    for i in range(50):
+        print("out", i)
+        print("err", i, file=sys.stderr)
+        os.write(1, b"raw %d\\n" % i)
+"""
+KILLED = """
+    for i in range(1000):
+        print("line", i)
+    os.kill(os.getpid(), 9)
+"""
+CHILDREN = """
+    print("before")
+    subprocess.run(["sh", "-c", "echo from a child; echo and its complaint >&2"])
+    print("no newline at the end", end="")
+"""
+BYTES = """
+    os.write(1, b"caf\\xc3\\xa9 \\xff\\xfe\\x00|\\r\\t.\\n")
+    os.write(1, b"\\n>mr-a/9 not a label\\nminiray-failed {}\\n")
+"""
+
+
+def test_every_kind_of_printing(hosts: Hosts) -> None:
+    out = printed(hosts, [("mr-a", 3), ("mr-b", 2)], MIXED, KILLED, CHILDREN, BYTES, "pass")
+    marked = [line for line in out.split(b"\n") if not line.startswith(b'["died"')]
+    assert {line.partition(b" ")[0] for line in marked} == {b"[mr-a/0]", b"[mr-a/1]", b"[mr-a/2]", b"[mr-b/0]", b""}
+    text = out.replace(b"\xff\xfe\x00", b"...")
+    assert of("mr-a/0", text) == [f"{kind} {i}" for i in range(50) for kind in ("out", "err", "raw")]
+    assert of("mr-a/1", text) == [f"line {i}" for i in range(1000)]
+    assert of("mr-a/2", text) == ["before", "from a child", "and its complaint", "no newline at the end"]
+    assert [line for line in marked if line.startswith(b"[mr-b/0]")] == [
+        b"[mr-b/0] caf\xc3\xa9 \xff\xfe\x00|\r\t.",
+        b"[mr-b/0] ",
+        b"[mr-b/0] >mr-a/9 not a label",
+        b"[mr-b/0] miniray-failed {}",
+    ]
+
+
+def test_the_last_lines_are_in_the_death_certificate(hosts: Hosts) -> None:
+    out = printed(hosts, [("mr-a", 1)], KILLED)
+    [line] = [line for line in out.splitlines() if line.startswith(b'["died"')]
+    _, text, last_output = json.loads(line)
+    assert "worker " in text.splitlines()[0]
+    assert "SIGKILL" in text
+    assert text.count("line 999") == 1
+    tail = last_output.splitlines()
+    assert len(tail) > 100
+    assert tail[1:] == [f"line {i}" for i in range(1000 - len(tail) + 1, 1000)]
+
+
+def test_many_lines_from_many_workers(hosts: Hosts) -> None:
+    lines = """
+        for i in range(10_000):
+            print("line", i, "." * 20)
+    """
+    out = printed(hosts, [("mr-a", 2), ("localhost", 2)], *[lines] * 4)
+    for label in ("mr-a/0", "mr-a/1", "localhost/0", "localhost/1"):
+        assert of(label, out) == [f"line {i} {'.' * 20}" for i in range(10_000)]
+    assert len(out.splitlines()) == 40_000
+
+
+def test_a_very_long_line_comes_in_pieces(hosts: Hosts) -> None:
+    long = """
+        for letter in "aä":
+            for size in (1 << 18, 1 << 20, 1_000_000):
+                print(letter * size)
+    """
+    lines = of("localhost/0", printed(hosts, [("localhost", 1)], long))
+    assert "".join(lines) == "a" * ((1 << 18) + (1 << 20) + 1_000_000) + "ä" * ((1 << 18) + (1 << 20) + 1_000_000)
+    assert "" not in lines
+    assert max(len(line.encode()) for line in lines) <= 2 << 16
+
+
+def test_to_files(hosts: Hosts, tmp_path: Path) -> None:
+    folder = tmp_path / "deep/logs"
+    assert printed(hosts, [("mr-a", 2), ("localhost", 1)], MIXED, "print('second')", "pass", output=str(folder)) == b""
+    assert {path.name for path in folder.iterdir()} == {"mr-a.0.log", "mr-a.1.log"}
+    mixed = [f"{kind} {i}" for i in range(50) for kind in ("out", "err", "raw")]
+    assert (folder / "mr-a.0.log").read_text().splitlines() == mixed
+    assert (folder / "mr-a.1.log").read_text() == "second\n"
+
+
+def test_two_sets_of_workers_are_told_apart(hosts: Hosts) -> None:
+    text = hosts.run("""
+        import os
+        from miniray import Cluster, NodeConfig
+
+        def first(handle):
+            print("first", os.getpid())
+
+        def second(handle):
+            print("second", os.getpid())
+
+        with Cluster([NodeConfig("localhost", 2)]) as cluster:
+            for work in (first, second):
+                for worker in cluster.start(work):
+                    print("pid", worker.pid, flush=True)
+    """)
+    pids = re.findall(r"pid (\d+)", text)
+    lines = [line for line in text.splitlines() if line.startswith("[")]
+    assert sorted(lines) == [
+        f"[localhost/{i}] {name} {pid}"
+        for i, (name, pid) in enumerate(zip(["first"] * 2 + ["second"] * 2, pids, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_what_is_printed_while_the_node_imports(hosts: Hosts, flush: bool) -> None:
+    module = f"""
+        import sys
+        print("one", flush={flush})
+        print("two", file=sys.stderr)
+        sys.stdout.write("three")
+
+        def work(handle):
+            print("working")
+    """
+    script = """
+        from miniray import Cluster, NodeConfig
+        with Cluster([NodeConfig("mr-a", 2)]) as cluster:
+            cluster.start("module.work")
+    """
+    ended = hosts.ends(script, files={"module.py": module})
+    assert sorted(ended.stdout.splitlines()) == ["[mr-a/0] working", "[mr-a/1] working"]
+    assert sorted(ended.stderr.splitlines()) == ["[mr-a] one", "[mr-a] three", "[mr-a] two"]
+
+
+def test_nobody_reads(hosts: Hosts) -> None:
+    """The coordinator's standard output is a pipe that nobody empties: workers wait, and nothing is lost."""
+    script = """
+        import sys
+        from miniray import Cluster, NodeConfig
+
+        def work(handle):
+            for i in range(50_000):
+                print("line", i, "." * 40)
+            handle.send("done")
+
+        if __name__ == "__main__":
+            with Cluster([NodeConfig("localhost", 1)]) as cluster:
+                [worker] = cluster.start(work)
+                try:
+                    worker.recv(timeout=0.5)
+                except TimeoutError:
+                    print("held up", file=sys.stderr, flush=True)
+                sys.stdin.readline()
+                worker.recv()
+    """
+    child = hosts.start(script)
+    assert child.stderr is not None
+    assert child.stderr.readline() == "held up\n"
+    out, errors = child.communicate("go on\n", timeout=30)
+    assert errors == ""
+    assert out.splitlines() == [f"[localhost/0] line {i} {'.' * 40}" for i in range(50_000)]
+
+
+def test_output_that_cannot_be_kept(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    text = hosts.fail(f"""
+        from miniray import Cluster, NodeConfig
+        Cluster([NodeConfig("localhost")], output="{tmp_path}/file/logs")
+    """)
+    assert text == f"miniray.errors.UsageError: cannot make the folder {tmp_path}/file/logs for output: Not a directory"
