@@ -18,6 +18,12 @@ ForkOptions fork_options() {
   ForkOptions options;
   options.before_fork = [] {
     gil = PyGILState_Ensure();
+    try {
+      attribute("miniray.worker", "_flush_output")();
+    } catch (...) {  // a signal's handler raised
+      PyGILState_Release(gil);
+      throw;
+    }
     PyOS_BeforeFork();
   };
   options.after_fork_in_parent = [] {

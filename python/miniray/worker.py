@@ -54,7 +54,6 @@ class Worker(_core.Worker):
             import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
 
             _warn_of_threads()
-            _flush_output()
             super().__init__(work_fn, *options)
         elif start == "spawn":
             from miniray import _spawned
@@ -171,7 +170,7 @@ def _warn_of_threads() -> None:
 
 
 def _flush_output() -> None:
-    """What waits in a buffer would be copied by the fork, and printed twice."""
+    """Before every fork: what waits in a buffer would be copied, and printed twice."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
