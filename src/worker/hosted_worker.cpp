@@ -142,8 +142,10 @@ void HostedWorker::output_ready() {
   const std::size_t last = unfinished_line_.rfind('\n');
   std::size_t complete = last == std::string::npos ? 0 : last + 1;
   if (unfinished_line_.size() - complete > line_bytes_max) {
-    unfinished_line_ += '\n';
-    complete = unfinished_line_.size();
+    // A character stays: half of it may be missing, and what is left of the line is then never empty.
+    complete = unfinished_line_.size() - 1;
+    while ((unfinished_line_[complete] & 0xC0) == 0x80 && complete > unfinished_line_.size() - 4) --complete;
+    unfinished_line_.insert(complete++, 1, '\n');
   }
   if (complete == 0) return;
   const bool more = options_.on_output(label_, std::string_view(unfinished_line_).substr(0, complete));
