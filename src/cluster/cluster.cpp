@@ -240,8 +240,9 @@ void Cluster::State::take_over(const std::vector<NodeLaunch>& launches) {
   labelled_.assign(nodes_.size(), 0);
   for (std::size_t i = 0; i < launches.size(); ++i) {
     servers_.push_back(server_of(i, launches[i].server()));
-    if (!launches[i].complaints().empty())
-      std::fprintf(stderr, "[%s] %s", names_[i].c_str(), launches[i].complaints().c_str());
+    std::istringstream complaints(launches[i].complaints());
+    for (std::string line; std::getline(complaints, line);)
+      std::fprintf(stderr, "[%s] %s\n", names_[i].c_str(), line.c_str());
     attendant_->take_over(i);
   }
 }
