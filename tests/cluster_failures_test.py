@@ -124,7 +124,7 @@ def test_all_that_failed_are_named_and_no_other(told: tuple[str, dict[str, str]]
     text, failures = told
     assert list(failures) == [name for name in nodes if name != "mr-a"]
     parts = [f"{name}: {why}" for name, why in failures.items()]
-    assert text == "\n\n".join(["11 of 12 nodes failed; nothing was left running.", *parts])
+    assert text == "\n\n".join(["11 of 12 nodes failed, and nothing of this start was left running.", *parts])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_one_node_alone(hosts: Hosts) -> None:
         Cluster([NodeConfig("localhost", python_bin="/nowhere/python")]).start("module.work")
     """)
     assert text.splitlines()[:3] == [
-        "miniray.errors.ClusterError: 1 of 1 node failed; nothing was left running.",
+        "miniray.errors.ClusterError: 1 of 1 node failed, and nothing of this start was left running.",
         "",
         "localhost: there is no such program there as /nowhere/python. Set python_bin to an interpreter that the node "
         "has",
@@ -210,6 +210,23 @@ def test_without_ssh(hosts: Hosts, tmp_path: Path) -> None:
     assert text.splitlines()[2].startswith(
         "mr-a: the ssh of this machine cannot be started. Is it installed (openssh-client), and in PATH?"
     )
+
+
+def test_a_cluster_that_failed_may_be_started_again(hosts: Hosts) -> None:
+    printed = hosts.run(
+        """
+        from miniray import Cluster, ClusterError, NodeConfig
+
+        with Cluster([NodeConfig("mr-a", 1), NodeConfig("localhost", 1)]) as cluster:
+            try:
+                cluster.start("module.nothing")
+            except ClusterError as error:
+                print(list(error.failures), cluster.servers, cluster.workers)
+            print([worker.recv() for worker in cluster.start("module.work")])
+        """,
+        files={"module.py": "def work(handle):\n    handle.send(5)"},
+    )
+    assert printed == "['mr-a', 'localhost'] [] []\n[5, 5]\n"
 
 
 def test_a_second_function_that_is_not_there_harms_nobody(hosts: Hosts) -> None:
@@ -230,7 +247,7 @@ def test_a_second_function_that_is_not_there_harms_nobody(hosts: Hosts) -> None:
         files={"module.py": "def work(handle):\n    handle.send(handle.recv())"},
     ).stdout
     assert re.fullmatch(
-        "2 of 2 nodes failed; none of these workers was left running.\n\n"
+        "2 of 2 nodes failed, and nothing of this start was left running.\n\n"
         "mr-a: the server at mr-a refused: module.nothing is not there: <module 'module' from .*> has no 'nothing'\n\n"
         "mr-b: the server at mr-b refused: module.nothing is not there: <module 'module' from .*> has no 'nothing'\n"
         "(None\n){4}",
@@ -267,7 +284,9 @@ def test_start_takes_too_long(hosts: Hosts) -> None:
     why = r"it was not ready within 1 s \(start_timeout_s\); it was importing, and said:\npatience\n*"
     if_slow = r"it was not ready within 1 s \(start_timeout_s\); it was (connecting|importing)\n*"
     one = f"({why}|{if_slow})"
-    assert re.search(f"2 of 2 nodes failed; nothing was left running.\n\nmr-a: {one}\nlocalhost: {one}$", text), text
+    assert re.search(
+        f"2 of 2 nodes failed, and nothing of this start was left running.\n\nmr-a: {one}\nlocalhost: {one}$", text
+    ), text
 
 
 def test_a_login_that_talks(hosts: Hosts) -> None:

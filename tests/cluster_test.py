@@ -208,11 +208,17 @@ def test_the_server_and_the_remote_worker_of_seed_001(hosts: Hosts) -> None:
 
 
 # --- Options of a node ------------------------------------------------------------------------------------------------
-def test_options_of_nodes(hosts: Hosts) -> None:
+def test_options_of_nodes(hosts: Hosts, shared_folder: Path) -> None:
+    awkward = shared_folder / "it's a $HOME of pythons"
+    awkward.mkdir()
+    (awkward / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (awkward / "python").chmod(0o755)
     script = f"""{EVALUATE}
-    import json
+    import json, sys
+    python = sys.argv[1]
     nodes = [
         NodeConfig("mr-a", 2, base_port=0, gpus_per_worker=2, env={{"COLOUR": "blue", "EMPTY": ""}}, workdir="/usr"),
+        NodeConfig("root@mr-b", 1, python_bin=python),
         NodeConfig("localhost", 1, base_port=0),
         NodeConfig("localhost", 1, base_port=0, env={{"COLOUR": "red"}}, workdir="/var"),
         NodeConfig("localhost", 1, base_port=0, env={{"COLOUR": "green"}}),
@@ -225,22 +231,24 @@ def test_options_of_nodes(hosts: Hosts) -> None:
         servers = [[server.node, server.host, server.port > 0, server.pid > 1] for server in cluster.servers]
     print(json.dumps([seen, servers, repr(cluster)]))
     """
-    seen, servers, text = hosts.value(script)
+    seen, servers, text = hosts.value(script, str(awkward / "python"))
     here = os.uname().nodename
     assert seen == [
         ["mr-a", "/usr", "blue", "", "0,1"],
         ["mr-a", "/usr", "blue", "", "2,3"],
+        ["mr-b", str(hosts.testbed.hosts["mr-b"].home), None, None, None],
         [here, str(hosts.folder), None, None, None],
         [here, "/var", "red", None, None],
         [here, str(hosts.folder), "green", None, None],
     ]
     assert servers == [
         ["mr-a", hosts.testbed.hosts["mr-a"].address, True, True],
+        ["root@mr-b", hosts.testbed.hosts["mr-b"].address, True, True],
         ["localhost", "127.0.0.1", True, True],
         ["localhost:0", "127.0.0.1", True, True],
-        ["localhost#3", "127.0.0.1", True, True],
+        ["localhost#4", "127.0.0.1", True, True],
     ]
-    assert text == "<miniray.Cluster of 4 nodes, not running>"
+    assert text == "<miniray.Cluster of 5 nodes, not running>"
 
 
 def test_localhost_needs_no_ssh_and_does_not_heed_how_one_came_here(hosts: Hosts, tmp_path: Path) -> None:
@@ -388,6 +396,23 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
         5,
         5,
     ]
+
+
+def test_a_child_of_the_coordinator_stops_nothing(hosts: Hosts) -> None:
+    printed = hosts.run(f"""{EVALUATE}
+    import os, sys
+    with Cluster([NodeConfig("localhost", 2)]) as cluster:
+        workers = cluster.start(evaluate)
+        if os.fork() == 0:
+            sys.exit()  # in the way of a whole program, atexit included
+        os.wait()
+        for worker in workers:
+            worker.send("print('still here')")
+            worker.recv()
+        cluster.start(evaluate)[0].send("1")
+        print(cluster.workers[2].recv())
+    """)
+    assert sorted(printed.splitlines()) == ["1", "[localhost/0] still here", "[localhost/1] still here"]
 
 
 def test_a_script_that_stops_nothing_leaves_nothing(hosts: Hosts) -> None:
