@@ -36,6 +36,16 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+// An sshd that forwards nothing only closes what came through the tunnel.
+std::string with_tunnel_hint(const std::string& text) {
+  constexpr std::string_view closed = "it closed the connection";
+  const std::size_t at = text.find(closed);
+  if (at == std::string::npos) return text;
+  return text.substr(0, at + closed.size()) +
+         ". Its sshd probably does not forward Unix-domain sockets: set AllowStreamLocalForwarding yes in its "
+         "sshd_config, or do without tunnel";
+}
+
 }  // namespace
 
 ClusterError::ClusterError(std::size_t nodes, std::vector<Failure> failures)
@@ -67,6 +77,7 @@ class Cluster::State {
   [[nodiscard]] Value config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
                                 const std::string& work_fn) const;
   void bring_up(std::vector<NodeLaunch>& launches);
+  [[nodiscard]] bool tunnelled(std::size_t node) const { return options.tunnel && !is_local(nodes_[node].host); }
   [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
   [[nodiscard]] Server server_of(std::size_t node, const Value& ready) const;
   void take_over(const std::vector<NodeLaunch>& launches);
@@ -98,7 +109,7 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
 }
 
 Tunnel Cluster::State::tunnel_of(std::size_t node) const {
-  if (!options.tunnel || is_local(nodes_[node].host)) return {};
+  if (!tunnelled(node)) return {};
   return {(folder_->path() / std::to_string(node)).string(),
           "/tmp/miniray-" + tunnel_token_ + "-" + std::to_string(node) + "/socket"};
 }
@@ -278,7 +289,8 @@ std::vector<Worker> Cluster::State::connect(const std::string& work_fn) {
     for (const ConnectFailure& failure : failures) {
       const std::string& node = names_[nodes[failure.address]];
       if (std::ranges::find(told, node, &ClusterError::Failure::node) == told.end())
-        told.push_back({node, text_of(failure.error)});
+        told.push_back({node, tunnelled(nodes[failure.address]) ? with_tunnel_hint(text_of(failure.error))
+                                                                : text_of(failure.error)});
     }
     throw ClusterError(nodes_.size(), std::move(told));
   }
