@@ -59,9 +59,12 @@ MIXED = """
         print("err", i, file=sys.stderr)
         os.write(1, b"raw %d\\n" % i)
 """
+# More than is read at once is in the pipe when the worker is gone.
 KILLED = """
-    for i in range(1000):
-        print("line", i)
+    import fcntl
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+    sys.stdout.write("".join(f"line {i}\\n" for i in range(50_000)))
+    sys.stdout.flush()
     os.kill(os.getpid(), 9)
 """
 CHILDREN = """
@@ -81,7 +84,7 @@ def test_every_kind_of_printing(hosts: Hosts) -> None:
     assert {line.partition(b" ")[0] for line in marked} == {b"[mr-a/0]", b"[mr-a/1]", b"[mr-a/2]", b"[mr-b/0]", b""}
     text = out.replace(b"\xff\xfe\x00", b"...")
     assert of("mr-a/0", text) == [f"{kind} {i}" for i in range(50) for kind in ("out", "err", "raw")]
-    assert of("mr-a/1", text) == [f"line {i}" for i in range(1000)]
+    assert of("mr-a/1", text) == [f"line {i}" for i in range(50_000)]
     assert of("mr-a/2", text) == ["before", "from a child", "and its complaint", "no newline at the end"]
     assert [line for line in marked if line.startswith(b"[mr-b/0]")] == [
         b"[mr-b/0] caf\xc3\xa9 \xff\xfe\x00|\r\t.",
@@ -97,10 +100,10 @@ def test_the_last_lines_are_in_the_death_certificate(hosts: Hosts) -> None:
     _, text, last_output = json.loads(line)
     assert "worker " in text.splitlines()[0]
     assert "SIGKILL" in text
-    assert text.count("line 999") == 1
+    assert text.count("line 49999") == 1
     tail = last_output.splitlines()
     assert len(tail) > 100
-    assert tail[1:] == [f"line {i}" for i in range(1000 - len(tail) + 1, 1000)]
+    assert tail[1:] == [f"line {i}" for i in range(50_000 - len(tail) + 1, 50_000)]
 
 
 def test_many_lines_from_many_workers(hosts: Hosts) -> None:

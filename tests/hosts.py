@@ -29,6 +29,7 @@ class Hosts:
     def __init__(self, testbed: Testbed, folder: Path) -> None:
         self.testbed = testbed
         self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
 
     def write(self, files: Mapping[str, str], folder: Path | None = None) -> None:
         for name, text in files.items():
@@ -73,7 +74,7 @@ class Hosts:
     def start(self, text: str, **options: Any) -> subprocess.Popen[str]:
         """Starts a script that reads standard input and writes to standard output, and does not wait for it."""
         self.write({"script.py": text})
-        return self.testbed.popen(
+        child = self.testbed.popen(
             sys.executable,
             "-u",
             self.folder / "script.py",
@@ -83,6 +84,14 @@ class Hosts:
             text=True,
             **options,
         )
+        self._started.append(child)
+        return child
+
+    def end_scripts(self) -> None:
+        """Those that a failed test left waiting."""
+        for child in self._started:
+            child.kill()
+            child.communicate()
 
     def on_host(self, name: str, *words: str) -> str:
         """What a command prints in the network of a host, without the way through ssh."""
@@ -124,6 +133,7 @@ def hosts(testbed: Testbed) -> Iterator[Hosts]:
     """The three hosts, and a new folder for scripts. Afterwards nothing of the test runs on any of them."""
     made = Hosts(testbed, Path(tempfile.mkdtemp(dir=testbed.scripts)))  # type: ignore[attr-defined]
     yield made
+    made.end_scripts()
     made.assert_nothing_is_left()
 
 
