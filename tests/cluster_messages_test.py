@@ -157,17 +157,20 @@ def test_a_tunnel_opens_no_port(hosts: Hosts, tunnel: bool) -> None:
         print(json.dumps(seen), flush=True)
         sys.stdin.readline()
     """
-    child = hosts.start(script(body, [("mr-a", 2)], f", tunnel={tunnel}"))
+    temporary = hosts.folder / "tmp"
+    temporary.mkdir()
+    child = hosts.start(script(body, [("mr-a", 2)], f", tunnel={tunnel}"), env={"TMPDIR": str(temporary)})
     assert child.stdout is not None
     assert json.loads(child.stdout.readline()) == [True, True]
     assert listening_ports(hosts, "mr-a") == {22} if tunnel else {22, 10000}
+    assert len(list(temporary.iterdir())) == tunnel
     folders = list(hosts.testbed.hosts["mr-a"].tmp.glob("miniray-*"))
     assert len(folders) == tunnel
     assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * tunnel
     _, errors = child.communicate("\n", timeout=20)
     assert errors == ""
     assert not list(hosts.testbed.hosts["mr-a"].tmp.glob("miniray-*"))
-    assert not list(Path("/tmp").glob("miniray-??????/0"))
+    assert not list(temporary.iterdir())
 
 
 class WithoutForwarding(Testbed):
