@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from hosts import Hosts
+from hosts import WHOLE_LINES, Hosts
 
 SCRIPT = """
     import json, sys
@@ -38,9 +38,8 @@ SCRIPT = """
 def printed(hosts: Hosts, nodes: list[tuple[str, int]], *pieces: str, **options: object) -> bytes:
     """Runs a piece of code in each worker, and returns all that the coordinator's standard output got."""
     hosts.write({"script.py": SCRIPT})
-    command = hosts.testbed.command(
-        sys.executable, hosts.folder / "script.py", json.dumps([nodes, [dedent(piece) for piece in pieces], options])
-    )
+    what = json.dumps([nodes, [dedent(piece) for piece in pieces], options])
+    command = hosts.testbed.command(sys.executable, hosts.folder / "script.py", what, env=WHOLE_LINES)
     ended = subprocess.run(command, capture_output=True, timeout=60, cwd=hosts.folder, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
     return ended.stdout

@@ -20,6 +20,7 @@ from testbed import Testbed
 
 GONE_WITHIN_S = 5.0
 POLL_S = 0.02
+WHOLE_LINES = {"PYTHONUNBUFFERED": ""}  # what a script prints does not come in pieces, between lines of its workers
 SHARED_FOLDER = "/var/tmp"  # what is in here, every host sees
 
 
@@ -47,9 +48,8 @@ class Hosts:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a script as coordinator, with these files beside it, to whatever end."""
         self.write({**(files or {}), "script.py": text})
-        return self.testbed.run(
-            sys.executable, self.folder / "script.py", *arguments, env=env, timeout=timeout, cwd=self.folder
-        )
+        words = (sys.executable, self.folder / "script.py", *arguments)
+        return self.testbed.run(*words, env={**WHOLE_LINES, **(env or {})}, timeout=timeout, cwd=self.folder)
 
     def run(self, text: str, *arguments: str, **options: Any) -> str:
         """The script ends well, and this is what it, and its workers, printed."""
