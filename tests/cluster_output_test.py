@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ SCRIPT = """
 
     if __name__ == "__main__":
         nodes, pieces, options = json.loads(sys.argv[1])
+        deaths = []
         with Cluster([NodeConfig(host, count, base_port=0) for host, count in nodes], **options) as cluster:
             workers = cluster.start(work)
             for worker, piece in zip(workers, pieces, strict=True):
@@ -31,7 +31,9 @@ SCRIPT = """
                     worker.recv()
                 except EOFError as error:
                     if isinstance(error, WorkerDied):
-                        print(json.dumps(["died", str(error), error.last_output]))
+                        deaths.append(json.dumps(["died", str(error), error.last_output]))
+        for death in deaths:
+            print(death)  # not between the lines of workers
 """
 
 
@@ -150,12 +152,12 @@ def test_two_sets_of_workers_are_told_apart(hosts: Hosts) -> None:
 
         with Cluster([NodeConfig("localhost", 2)]) as cluster:
             for work in (first, second):
-                for worker in cluster.start(work):
-                    print("pid", worker.pid, flush=True)
+                cluster.start(work)
+            pids = [worker.pid for worker in cluster.workers]
+        print(pids)
     """)
-    pids = re.findall(r"pid (\d+)", text)
-    lines = [line for line in text.splitlines() if line.startswith("[")]
-    assert sorted(lines) == [
+    pids = json.loads(text.splitlines()[-1])
+    assert sorted(text.splitlines()[:-1]) == [
         f"[localhost/{i}] {name} {pid}"
         for i, (name, pid) in enumerate(zip(["first"] * 2 + ["second"] * 2, pids, strict=True))
     ]
