@@ -35,7 +35,10 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
   } while (transfer.outcome == system::Transfer::Outcome::interrupted);
   const bool right = transfer.bytes == sizeof(answer) && answer.number == number && answer.bytes == bytes &&
                      descriptors.size() == 1 && system::sealed_memory_bytes(descriptors[0].get()) >= bytes;
-  if (!right) throw ProtocolError("a buffer that came for several workers is not what the message says it is");
+  if (!right)
+    throw ProtocolError(
+        "a buffer that came for several workers is not there: the worker server could not hold it (its "
+        "log says why)");
   if (bytes == 0) return Buffer::allocate(0);
   auto mapping = std::make_shared<system::Mapping>(descriptors[0].get(), bytes, system::Mapping::Kind::private_copy);
   std::byte* const data = mapping->bytes().data();
@@ -45,21 +48,15 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
 void SupplyStore::hand_over(std::uint64_t number, Worker worker, int socket) {
   const auto found = items_.find(number);
   Item& item = found->second;
-  const std::array<int, 1> descriptor{item.memory.get()};
-  send_record(socket, {number, item.bytes}, descriptor);
+  const std::array<int, 1> descriptor{item.memory.valid() ? item.memory.get() : -1};
+  send_record(socket, {number, item.bytes}, std::span(descriptor).first(item.memory.valid() ? 1 : 0));
   item.wanted_by.erase(worker);
   if (item.wanted_by.empty()) items_.erase(found);
 }
 
-void SupplyStore::put(std::uint64_t number, std::span<const std::byte> bytes, const std::vector<Worker>& workers) {
-  Item item;
-  item.bytes = bytes.size();
-  item.wanted_by = {workers.begin(), workers.end()};
-  if (item.wanted_by.empty()) return;
-  item.memory = system::sealed_memory("miniray-supply", std::max<std::size_t>(bytes.size(), 1));
-  if (!item.memory.valid())
-    throw SystemError("hold a buffer of " + std::to_string(bytes.size()) + " bytes for the workers", ENOMEM);
-  system::write_memory(item.memory.get(), bytes);
+void SupplyStore::keep(std::uint64_t number, Item item) {
+  const std::set<Worker> workers = item.wanted_by;
+  if (workers.empty()) return;
   items_[number] = std::move(item);
   for (const Worker worker : workers) {
     const auto found = waiting_.find(worker);
@@ -68,6 +65,18 @@ void SupplyStore::put(std::uint64_t number, std::span<const std::byte> bytes, co
     waiting_.erase(found);
     hand_over(number, worker, socket);
   }
+}
+
+void SupplyStore::put(std::uint64_t number, std::span<const std::byte> bytes, const std::vector<Worker>& workers) {
+  Fd memory = system::sealed_memory("miniray-supply", std::max<std::size_t>(bytes.size(), 1));
+  if (!memory.valid())
+    throw SystemError("hold a buffer of " + std::to_string(bytes.size()) + " bytes for the workers", ENOMEM);
+  system::write_memory(memory.get(), bytes);
+  keep(number, {std::move(memory), bytes.size(), {workers.begin(), workers.end()}});
+}
+
+void SupplyStore::put_nothing(std::uint64_t number, const std::vector<Worker>& workers) {
+  keep(number, {{}, 0, {workers.begin(), workers.end()}});
 }
 
 bool SupplyStore::asked(Worker worker, int socket) {

@@ -16,7 +16,7 @@ namespace miniray {
 class SupplyLine {
  public:
   explicit SupplyLine(Fd socket) : socket_(std::move(socket)) {}
-  /// Waits until the server has the buffer. ProtocolError if it is not as large as the message says.
+  /// Waits until the server has the buffer. ProtocolError if it has not, or if it is not as large as the message says.
   [[nodiscard]] Buffer fetch(std::uint64_t number, std::uint64_t bytes);
 
  private:
@@ -30,6 +30,8 @@ class SupplyStore {
 
   /// A buffer for these workers. It is kept until each has fetched it or is gone.
   void put(std::uint64_t number, std::span<const std::byte> bytes, const std::vector<Worker>& workers);
+  /// The buffer cannot be held: whoever asks is told so.
+  void put_nothing(std::uint64_t number, const std::vector<Worker>& workers);
   /// A worker's socket can be read: it asks for something. False if it cannot be made sense of.
   bool asked(Worker worker, int socket);
   void gone(Worker worker);
@@ -44,6 +46,7 @@ class SupplyStore {
     std::uint64_t number;
     int socket;
   };
+  void keep(std::uint64_t number, Item item);
   void hand_over(std::uint64_t number, Worker worker, int socket);
 
   std::map<std::uint64_t, Item> items_;

@@ -283,8 +283,15 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
           if (!hosted->ended() && hosted->pid() == pid.integer()) workers.push_back(hosted->number());
       const List& numbers = supplies["numbers"].list();
       const List& buffers = supplies["buffers"].list();
-      for (std::size_t i = 0; i < numbers.size(); ++i)
-        supplies_.put(numbers[i].unsigned_integer(), buffers.at(i).array().buffer().bytes(), workers);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const std::uint64_t number = numbers[i].unsigned_integer();
+        try {
+          supplies_.put(number, buffers.at(i).array().buffer().bytes(), workers);
+        } catch (const SystemError& error) {
+          log(error.what());
+          supplies_.put_nothing(number, workers);
+        }
+      }
     }
   } catch (const EndOfStream&) {
     links_.erase(link);
