@@ -326,10 +326,11 @@ Subsystem sftp internal-sftp
         if self.login_delay_s > 0.0:
             lines.append(f"mount --bind {folder}/pam /etc/pam.d/sshd")
         lines += [f"mount --bind {empty} {shlex.quote(str(path))}" for path in self.hidden.get(host.name, [])]
-        if host.folder.is_relative_to("/tmp"):
-            # The private /tmp covers this very folder, which has to stay where it was.
-            inner = shlex.quote(str(host.tmp / host.folder.relative_to("/tmp")))
-            lines += [f"mkdir -p {inner}", f"mount --bind {folder} {inner}"]
+        # The private /tmp would cover this very folder, and Python itself if that is there: both stay where they are.
+        for kept in (host.folder, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()):
+            if kept.is_relative_to("/tmp"):
+                inner = shlex.quote(str(host.tmp / kept.relative_to("/tmp")))
+                lines += [f"mkdir -p {inner}", f"mount --bind {shlex.quote(str(kept))} {inner}"]
         lines += [f"mount --rbind {folder}/tmp /tmp", "cd /"]
         return "\n".join([*lines, f"exec {SSHD} -f {folder}/sshd_config -E {folder}/sshd.log </dev/null"])
 
