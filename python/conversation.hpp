@@ -116,6 +116,7 @@ void bind_conversation(nb::class_<T>& type) {
            nb::sig("def _recv_some(self, max_size: int | None) -> tuple[bool, typing.Any]"))
       .def("_has_unsent", [](T& self) { return channel_of(self).has_unsent(); })
       .def("_flush_some", [](T& self) { return talker(self).flush_some(); })
+      .def("_look_around", [](T& self) { channel_of(self).look_around(); })
       .def("_pump", [](T& self) { channel_of(self).pump(); });
 }
 

@@ -66,6 +66,8 @@ class Channel {
   void put_back(Message message);
   /// Reads everything that has arrived into the inbox, as far as it has room.
   void pump();
+  /// Asks whether the peer is gone, should its socket not have told: for who waits for the socket without this class.
+  void look_around();
   /// Whether an earlier call had to keep something that flush_some() should write.
   [[nodiscard]] bool has_unsent() const;
   /// Whether the inbox holds all that it may, so that pump() reads no more.

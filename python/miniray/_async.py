@@ -20,7 +20,7 @@ async def _recv(conversation: Any, max_size: int | None) -> Any:
                 return message
             descriptor = os.dup(conversation.fileno())  # a close() elsewhere wakes us, and nobody gets our number
             try:
-                await _ready(descriptor, read=True, write=conversation._has_unsent())
+                await _ready_or_gone(conversation, descriptor, write=conversation._has_unsent())
             finally:
                 os.close(descriptor)
 
@@ -33,7 +33,7 @@ async def send(conversation: Any, message: Any) -> None:
         descriptor = os.dup(conversation.fileno())  # recv may be watching the other one
         try:
             while not done:
-                await _ready(descriptor, read=True, write=True)
+                await _ready_or_gone(conversation, descriptor, write=True)
                 conversation._pump()  # the other side may be waiting for us to read
                 done = conversation._flush_some()
         finally:
@@ -56,7 +56,19 @@ async def _wait(worker: Any) -> int:
     return int(worker.wait())
 
 
-async def _ready(*descriptors: int | None, read: bool = False, write: bool = False) -> None:
+async def _ready_or_gone(conversation: Any, descriptor: int, write: bool) -> None:
+    """The socket of a host that was cut off may stay silent for good; the connection about its process does not."""
+    if not getattr(conversation, "_host_may_vanish", False) or not conversation.is_alive():
+        return await _ready(descriptor, read=True, write=write)
+    process = os.dup(conversation._process_fileno())
+    try:
+        await _ready(descriptor, read=True, write=write, process=process)
+    finally:
+        os.close(process)
+    conversation._look_around()
+
+
+async def _ready(*descriptors: int | None, read: bool = False, write: bool = False, process: int | None = None) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -70,9 +82,13 @@ async def _ready(*descriptors: int | None, read: bool = False, write: bool = Fal
             loop.add_reader(descriptor, wake)
         if write:
             loop.add_writer(descriptor, wake)
+    if process is not None:
+        loop.add_reader(process, wake)
     try:
         await ready
     finally:
+        if process is not None:
+            loop.remove_reader(process)
         for descriptor in watched:
             if read:
                 loop.remove_reader(descriptor)

@@ -33,6 +33,8 @@ class Worker(_core.Worker):
     coordinator; and it never outlives the coordinator, nor does anything that it started.
     """
 
+    _host_may_vanish = False
+
     def __init__(
         self,
         work_fn: Callable[[_core.Handle], Any],
@@ -99,6 +101,8 @@ class RemoteWorker(Worker):
     ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both
     sides. ``env`` is added to the worker's environment.
     """
+
+    _host_may_vanish = True
 
     def __init__(
         self,

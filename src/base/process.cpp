@@ -129,19 +129,13 @@ void set_close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC);
 
 void name_this_process(const char* name) { prctl(PR_SET_NAME, name); }
 
-void die_with_stream(int descriptor) {
-  // The signal goes to the whole group, so what this process started ends with it.
-  const bool held = fcntl(descriptor, F_SETSIG, SIGKILL) == 0 && fcntl(descriptor, F_SETOWN, -getpgrp()) == 0 &&
-                    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
-  if (!held) throw SystemError("tie a process to a stream", errno);
-  pollfd hung_up{descriptor, POLLIN, 0};
-  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // it had ended before we listened
-}
-
-void stop_dying_with_stream(int descriptor) { fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_ASYNC); }
-
 void hold_lifeline(int lifeline) {
-  die_with_stream(lifeline);
+  // The signal goes to the whole group, so what this process started ends with it.
+  const bool held = fcntl(lifeline, F_SETSIG, SIGKILL) == 0 && fcntl(lifeline, F_SETOWN, -getpgrp()) == 0 &&
+                    fcntl(lifeline, F_SETFL, fcntl(lifeline, F_GETFL) | O_ASYNC) == 0;
+  if (!held) throw SystemError("tie a process to its parent", errno);
+  pollfd hung_up{lifeline, POLLIN, 0};
+  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // it had ended before we listened
   fcntl(lifeline, F_SETFD, 0);  // a worker that becomes another program is held all the same
 }
 

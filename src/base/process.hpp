@@ -36,10 +36,6 @@ void close_all_but(std::span<const int> keep);
 void set_close_on_exec(int descriptor);
 void name_this_process(const char* name);
 
-/// From now on the end of a stream, or anything that arrives on it, kills this process group. For the time in which
-/// nobody reads it.
-void die_with_stream(int descriptor);
-void stop_dying_with_stream(int descriptor);
 
 /// In the child: from now on the end of the parent is the end of this process group.
 void hold_lifeline(int lifeline);

@@ -42,6 +42,7 @@ bool Channel::inbox_is_full() const { return state_->inbox_is_full(); }
 void Channel::discard_received() { state_->discard_received(); }
 void Channel::put_back(Message message) { state_->put_back(std::move(message)); }
 void Channel::pump() { state_->pump(); }
+void Channel::look_around() { state_->look_around(); }
 const Message* Channel::newest() const { return state_->newest(); }
 bool Channel::ended() const { return state_->ended(); }
 int Channel::end_error() const { return state_->end_error(); }

@@ -128,7 +128,7 @@ void Channel::State::notice_gone_peer() {
   if (ended_ || !options.peer_is_gone || !options.peer_is_gone()) return;
   while (fill(system::Block::no) && !ended_) {
   }
-  ended_ = true;
+  ended_ = peer_gone_ = true;
 }
 
 void Channel::State::look_around() {

@@ -118,7 +118,9 @@ bool Channel::State::flush(Patience patience) {
   const InUse use(*this);
   reader_.set_hold_above(UINT64_MAX);
   absorb_frames();
-  return flush_outbox(patience);
+  const bool flushed = flush_outbox(patience);
+  if (!flushed && peer_gone_) fail_ended("send");  // and its socket will never say so
+  return flushed;
 }
 
 bool Channel::State::flush_outbox(Patience patience) {

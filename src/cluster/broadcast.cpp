@@ -59,10 +59,8 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   const auto attempt = [&](const auto& action) {
     try {
       action();
-      return true;
     } catch (const Error&) {
       if (!failure) failure = std::current_exception();
-      return false;
     }
   };
   for (auto& [node, there] : by_node) {
@@ -70,12 +68,13 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
     if (!numbers.empty() && there.size() > 1) {
       List pids;
       for (const Worker* worker : there) pids.emplace_back(static_cast<std::int64_t>(worker->pid()));
-      const std::size_t where = node;
-      supplied = attempt([&] {
-        link(where, target)
+      try {
+        link(node, target)
             .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
-      });
-      if (!supplied) links_.erase(node);
+        supplied = true;
+      } catch (const Error&) {  // then each gets its own copy, or its own connection says what is wrong
+        links_.erase(node);
+      }
     }
     for (Worker* worker : there) attempt([&] { worker->send(supplied ? named : message); });
   }

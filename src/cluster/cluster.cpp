@@ -1,6 +1,7 @@
 #include "miniray/cluster.hpp"
 
 #include <poll.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -138,7 +139,7 @@ std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& progr
       command = ship ? with_shipped_program(command, executable_hash, executable_bytes)
                      : "program=" + quote_for_shell(program.executable) + "; " + command;
     }
-    made.push_back({names_[i], launch_command(nodes_[i], command, tunnel_of(i))});
+    made.push_back({names_[i], launch_command(nodes_[i], command, tunnel_of(i), unreachable_ms_)});
   }
   return made;
 }
@@ -216,7 +217,7 @@ void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
     if (!heartbeat.passed()) continue;
     heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
     for (std::size_t i = 0; i < launches.size(); ++i) {
-      if (launches[i].stage() != NodeLaunch::Stage::ready) continue;
+      if (!launches[i].wants_heartbeats()) continue;
       streams[i].talk.write("\n");
       (void)streams[i].talk.flush();
     }
@@ -319,24 +320,42 @@ std::vector<Worker*> Cluster::State::all_workers() {
   return all;
 }
 
-// All are told first, and then share one grace.
+// All are told first, and then share one grace. A server that is stuck cannot tell of its workers, so the end of the
+// servers must not wait for that.
 void Cluster::State::end_workers() {
   for (Worker* worker : all_workers())
     if (!worker->channel().closed()) worker->channel().close();
-  const std::int64_t end_ns = now_ns() + limits::close_grace_ms * 1'000'000LL;
-  for (Worker* worker : all_workers()) worker->close(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
-  started.clear();
+  const auto still_running = [](const std::vector<Worker*>& workers, int grace_ms) {
+    std::vector<Worker*> late;
+    const std::int64_t end_ns = now_ns() + grace_ms * 1'000'000LL;
+    for (Worker* worker : workers) {
+      try {
+        (void)worker->wait(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
+      } catch (const TimeoutError&) {
+        late.push_back(worker);
+      } catch (const Error&) {  // for close() to tell
+      }
+    }
+    return late;
+  };
+  const std::vector<Worker*> late = still_running(all_workers(), limits::close_grace_ms);
+  for (Worker* worker : late) worker->kill(SIGKILL);
+  const std::vector<Worker*> stuck = still_running(late, limits::exit_wait_ms);
+  for (Worker* worker : all_workers())
+    if (std::ranges::find(stuck, worker) == stuck.end()) worker->close(0);
 }
 
 void Cluster::State::stop() {
   end_workers();
   broadcaster_ = {};
   servers_.clear();
-  if (!attendant_) return;
-  (void)attendant_->finish(Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms),
-                           options.worker.on_interrupt);
+  if (attendant_)
+    (void)attendant_->finish(Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms),
+                             options.worker.on_interrupt);
   attendant_.reset();
   folder_.reset();
+  for (Worker* worker : all_workers()) worker->close(0);  // with their servers, which could not tell
+  started.clear();
 }
 
 Cluster::Cluster(std::vector<NodeConfig> nodes, ClusterOptions options)

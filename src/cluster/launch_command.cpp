@@ -1,5 +1,6 @@
 #include "cluster/launch_command.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "miniray/limits.hpp"
@@ -28,16 +29,16 @@ std::string quote_for_shell(const std::string& word) {
 }
 
 std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
-                                        const Tunnel& tunnel) {
+                                        const Tunnel& tunnel, int unreachable_ms) {
   // Whatever the user's shell is, this is for sh.
   if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
-  const std::string alive_s = std::to_string(limits::unreachable_ms / 4 / 1000);
+  const std::string alive_s = std::to_string(std::max(1, unreachable_ms / 4 / 1000));
   std::vector<std::string> command{"ssh", "-T",
                                    "-o",  "BatchMode=yes",
                                    "-o",  "LogLevel=ERROR",
                                    "-o",  "ConnectTimeout=" + std::to_string(limits::ssh_connect_timeout_ms / 1000),
                                    "-o",  "ServerAliveInterval=" + alive_s,
-                                   "-o",  "ServerAliveCountMax=3"};
+                                   "-o",  "ServerAliveCountMax=4"};
   if (!node.ssh_key.empty()) command.insert(command.end(), {"-i", node.ssh_key});
   if (!tunnel.here.empty())
     command.insert(command.end(), {"-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-L",
@@ -62,6 +63,10 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
   };
   if (exit_code == command_not_started)
     return with_cure("the ssh of this machine cannot be started", "Is it installed (openssh-client), and in PATH?");
+  if (exit_code < 0)
+    return with_cure(std::string(is_local(host) ? "its server" : "ssh to it") + " was killed by signal " +
+                         std::to_string(-exit_code),
+                     "Somebody ended it, or the machine has no memory left: `dmesg` says which");
   if (exit_code == ssh_failed && !is_local(host)) {
     if (has(said, "Could not resolve hostname"))
       return with_cure("the host is unknown", "Is the name right? `ssh " + host + "` must work from this machine");
@@ -98,7 +103,7 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
 std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints) {
   const std::string said = trimmed(complaints);
   std::string how = "ended with exit code " + std::to_string(exit_code);
-  if (exit_code < 0) how = "was killed by signal " + std::to_string(-exit_code);
+  if (exit_code < 0) how = "(or the ssh that leads to it) was killed by signal " + std::to_string(-exit_code);
   // ssh says the same for both.
   if (exit_code == ssh_failed) how = "was killed, or the ssh connection to it broke,";
   return "its server " + how + " while it was " + stage + (said.empty() ? "" : ":\n" + said);

@@ -18,7 +18,7 @@ struct Tunnel {
 
 /// What to run here. Without ssh it is the same command, in a shell.
 [[nodiscard]] std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
-                                                      const Tunnel& tunnel);
+                                                      const Tunnel& tunnel, int unreachable_ms);
 
 /// For a node's shell: the program of that hash from the cache, sent if it is not there, in place of "$program".
 [[nodiscard]] std::string with_shipped_program(const std::string& command, const std::string& hash,

@@ -3,9 +3,11 @@
 //   server:  miniray-server {"version": ..., "protocol": ...}
 //   cluster: {"key": ..., "port": ..., "code": {manifest}, ...}
 //   server:  miniray-need ["hash", ...]                   only if files are missing; the cluster sends their bytes
+//   server:  miniray-importing {}                         from here on, the cluster says now and then that it lives
 //   server:  miniray-ready {"port": ..., "address": ...}  or miniray-failed {"why": ...}
 //   server:  >label text                                  a line that a worker printed
-//   cluster: an empty line now and then, so that a server that is cut off knows
+//   cluster: an empty line now and then, so that a server that is cut off knows; what comes before is not waited for
+//            for longer either
 //
 // Lines before the first that begins with miniray- are noise from login scripts. The end of the cluster's stream is the
 // end of the server.
@@ -17,6 +19,7 @@ namespace miniray::launch {
 
 inline constexpr std::string_view hello = "miniray-server ";
 inline constexpr std::string_view need = "miniray-need ";
+inline constexpr std::string_view importing = "miniray-importing ";
 inline constexpr std::string_view ready = "miniray-ready ";
 inline constexpr std::string_view failed = "miniray-failed ";
 inline constexpr char output = '>';

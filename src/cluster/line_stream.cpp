@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "base/clock.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
@@ -70,21 +71,23 @@ void LineStream::finish() {
     system::shut_down_writing(input_.get());
 }
 
-std::string LineStream::wait_for_line() {
+void LineStream::wait_for_more(int silence_ms_max) {
+  if (ended_) throw EndOfStream("the coordinator has left");
+  const Deadline deadline = Deadline::in_ms(silence_ms_max);
+  while (system::poll_one(input_.get(), POLLIN, deadline.poll_ms(limits::wait_slice_ms)) <= 0)
+    if (deadline.passed()) throw EndOfStream("the coordinator is out of reach");
+  fill();
+}
+
+std::string LineStream::wait_for_line(int silence_ms_max) {
   while (true) {
     if (std::optional<std::string> line = take_line()) return *line;
-    if (ended_) throw EndOfStream("the coordinator has left");
-    (void)system::poll_one(input_.get(), POLLIN, -1);
-    fill();
+    wait_for_more(silence_ms_max);
   }
 }
 
-std::string LineStream::wait_for_bytes(std::size_t count) {
-  while (unread_bytes() < count) {
-    if (ended_) throw EndOfStream("the coordinator has left");
-    (void)system::poll_one(input_.get(), POLLIN, -1);
-    fill();
-  }
+std::string LineStream::wait_for_bytes(std::size_t count, int silence_ms_max) {
+  while (unread_bytes() < count) wait_for_more(silence_ms_max);
   std::string bytes = input_text_.substr(taken_, count);
   input_text_.erase(0, taken_ + count);
   taken_ = 0;

@@ -38,12 +38,14 @@ class LineStream {
 
   [[nodiscard]] int input_fileno() const { return input_.get(); }
   [[nodiscard]] int output_fileno() const { return output_.valid() ? output_.get() : input_.get(); }
-  /// Waits for a whole line or for so many bytes; throws EndOfStream.
-  std::string wait_for_line();
-  std::string wait_for_bytes(std::size_t count);
+  /// Waits for a whole line or for so many bytes; throws EndOfStream, also when nothing comes for so long.
+  std::string wait_for_line(int silence_ms_max);
+  std::string wait_for_bytes(std::size_t count, int silence_ms_max);
   [[nodiscard]] Fd take_descriptor() { return std::move(input_); }
 
  private:
+  void wait_for_more(int silence_ms_max);
+
   Fd input_, output_;
   std::string input_text_, output_text_;
   std::size_t taken_ = 0, written_ = 0;  // how much of each is done with

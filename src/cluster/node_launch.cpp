@@ -33,6 +33,7 @@ const char* NodeLaunch::stage_name() const {
       return "connecting";
     case Stage::sending_program:
       return "sending the program";
+    case Stage::greeted:
     case Stage::sending_code:
       return "sending code";
     case Stage::importing:
@@ -84,12 +85,14 @@ void NodeLaunch::understand(const std::string& line, LineStream& talk) {
     if (theirs != version || hello["protocol"].integer() != protocol_version)
       return give_up("it has MiniRay " + theirs + ", and this machine " + version +
                      ". Install the same there: pip install miniray==" + version);
-    stage_ = Stage::importing;
+    stage_ = Stage::greeted;
     talk.write(write_json(config_) + "\n");
   } else if (line.starts_with(launch::need)) {
     stage_ = Stage::sending_code;
     const Value hashes = read_json_text(line.substr(launch::need.size()));
     for (const Value& hash : hashes.list()) talk.write(code_.content(hash.string()));
+  } else if (line.starts_with(launch::importing)) {
+    stage_ = Stage::importing;
   } else if (line.starts_with(launch::failed)) {
     give_up(read_json_text(line.substr(launch::failed.size()))["why"].string());
   } else if (line.starts_with(launch::ready)) {
@@ -102,7 +105,7 @@ void NodeLaunch::command_ended(Attendant::Streams& streams, int exit_code) {
   advance(streams);  // its last words
   if (settled()) return;
   read_complaints(streams.errors);
-  const bool greeted = stage_ == Stage::importing || stage_ == Stage::sending_code;
+  const bool greeted = stage_ >= Stage::greeted;
   give_up(greeted ? explain_early_end(exit_code, stage_name(), complaints_)
                   : explain_failure(node_, exit_code, complaints_));
 }

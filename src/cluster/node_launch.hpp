@@ -17,9 +17,11 @@ class NodeLaunch {
   /// `config` is what the server is told; `executable` the file to send if the node's shell asks for it.
   NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code, std::string executable);
 
-  enum class Stage : std::uint8_t { connecting, sending_program, sending_code, importing, ready, failed };
+  enum class Stage : std::uint8_t { connecting, sending_program, greeted, sending_code, importing, ready, failed };
   [[nodiscard]] Stage stage() const { return stage_; }
   [[nodiscard]] bool settled() const { return stage_ == Stage::ready || stage_ == Stage::failed; }
+  /// Once nothing else is sent to it that these could fall into.
+  [[nodiscard]] bool wants_heartbeats() const { return stage_ == Stage::importing || stage_ == Stage::ready; }
   /// Reads and writes as far as it can.
   void advance(Attendant::Streams& streams);
   /// Its command has ended.

@@ -10,7 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
-#include "base/process.hpp"
+#include "base/stream_guard.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
 #include "cluster/code_bundle.hpp"
@@ -47,6 +47,7 @@ class StdioServer {
   void hear();
   bool print(const std::string& label, std::string_view lines);
   void serve(WorkerServer& server);
+  void remove_socket_folder() const;
 
   StdioProgram program_;
   LineStream stream_;
@@ -58,6 +59,7 @@ class StdioServer {
   bool writing_ = false;  // the loop waits for room
   int silence_ms_max_ = limits::unreachable_ms;
   std::optional<Deadline> silent_at_;
+  std::optional<StreamGuard> guard_;  // while user code keeps the loop from turning
 };
 
 // The protocol has the standard descriptors to itself: what user code reads is empty, and what it prints goes to the
@@ -75,10 +77,17 @@ void StdioServer::say(std::string_view what, const Value& value) {
   flush_everything();
 }
 
-// Only while nothing is being served.
+// Only while nothing is being served. Where the way to the cluster is cut, what is written goes nowhere, and nobody
+// says so.
 void StdioServer::flush_everything() {
-  while (stream_.flush() && stream_.unwritten_bytes() > 0)
-    (void)system::poll_one(stream_.output_fileno(), POLLOUT, limits::wait_slice_ms);
+  std::size_t unwritten = stream_.unwritten_bytes();
+  Deadline deadline = Deadline::in_ms(limits::stop_margin_ms);
+  while (stream_.flush() && stream_.unwritten_bytes() > 0) {
+    if (stream_.unwritten_bytes() < unwritten) deadline = Deadline::in_ms(limits::stop_margin_ms);
+    unwritten = stream_.unwritten_bytes();
+    if (deadline.passed()) return;
+    (void)system::poll_one(stream_.output_fileno(), POLLOUT, deadline.poll_ms(limits::wait_slice_ms));
+  }
 }
 
 void StdioServer::receive_code(const Value& manifest) {
@@ -87,7 +96,8 @@ void StdioServer::receive_code(const Value& manifest) {
     List hashes;
     for (const CodeUnpacker::Missing& file : unpacker.missing()) hashes.emplace_back(file.hash);
     say(launch::need, Value(std::move(hashes)));
-    for (const CodeUnpacker::Missing& file : unpacker.missing()) unpacker.add(file, stream_.wait_for_bytes(file.bytes));
+    for (const CodeUnpacker::Missing& file : unpacker.missing())
+      unpacker.add(file, stream_.wait_for_bytes(file.bytes, silence_ms_max_));
   }
   code_folder_ = unpacker.finish();
 }
@@ -110,6 +120,17 @@ WorkerServer StdioServer::make_server() {
   options.on_interrupt = [this, also] {
     if (also) also();
     if (silent_at_ && silent_at_->passed() && serving_ != nullptr) serving_->stop();
+  };
+  const auto find = options.find_work;
+  options.find_work = [this, find](const std::string& name) {
+    if (serving_ != nullptr) guard_.emplace(stream_.input_fileno(), silence_ms_max_);
+    const auto relieve = [this](void*) {
+      if (serving_ == nullptr) return;
+      guard_.reset();
+      silent_at_ = Deadline::in_ms(silence_ms_max_);  // the guard has listened meanwhile
+    };
+    const std::unique_ptr<StdioServer, decltype(relieve)> relief(this, relieve);
+    return find(name);
   };
   const std::string& socket = config_["socket"].string();
   if (socket.empty()) return WorkerServer(address_, static_cast<int>(config_["port"].integer()), {}, options);
@@ -157,18 +178,19 @@ void StdioServer::serve(WorkerServer& server) {
 int StdioServer::run() {
   try {
     say(launch::hello, {{"version", version}, {"protocol", protocol_version}});
-    config_ = read_json_text(stream_.wait_for_line());
+    config_ = read_json_text(stream_.wait_for_line(silence_ms_max_));
     silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());
     address_ = reached_address(config_["local"].boolean());
     if (const Value& code = config_["code"]; !code.is_null()) receive_code(code);
+    say(launch::importing, Value(Map{}));
     // From here to the loop user code may run for as long as it likes, and nobody reads the input.
-    die_with_stream(stream_.input_fileno());
+    guard_.emplace(stream_.input_fileno(), silence_ms_max_);
     apply_settings();
     if (program_.prepare) program_.prepare(code_folder_, {config_["setup"], environment_});
     const std::string& work_fn = config_["work_fn"].string();
     WorkerServer server = make_server();
     if (!work_fn.empty()) server.prepare(work_fn);
-    stop_dying_with_stream(stream_.input_fileno());
+    guard_.reset();
     say(launch::ready, {{"port", server.port()},
                         {"address", address_},
                         {"host", network::host_name()},
@@ -176,13 +198,19 @@ int StdioServer::run() {
     serve(server);
   } catch (const EndOfStream&) {  // before it began
   } catch (const std::exception& error) {
+    guard_.reset();
+    remove_socket_folder();
     say(launch::failed, {{"why", error.what()}});
     return EXIT_FAILURE;
   }
+  remove_socket_folder();
   flush_everything();
+  return EXIT_SUCCESS;
+}
+
+void StdioServer::remove_socket_folder() const {
   std::error_code ignored;
   if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_, ignored);
-  return EXIT_SUCCESS;
 }
 
 }  // namespace

@@ -31,7 +31,11 @@ std::string remedy(int error) {
 }  // namespace
 
 Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request)
-    : addresses_(std::move(addresses)), where_(std::move(where)), key_(key), request_(write_request(request)) {
+    : addresses_(std::move(addresses)),
+      where_(std::move(where)),
+      key_(key),
+      request_(write_request(request)),
+      unreachable_ms_(request.unreachable_ms) {
   MINIRAY_CHECK(!addresses_.empty());
   if (request_.size() > limits::request_bytes_max)
     throw UsageError("cannot ask " + where_ + " for a worker: the request has " + std::to_string(request_.size()) +
@@ -102,7 +106,7 @@ void Connector::connected() {
   if (error != 0 && next_address_ < addresses_.size()) return try_next_address();
   if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error));
   if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
-  network::notice_deaf_peer(socket_.get(), limits::unreachable_ms);
+  network::notice_deaf_peer(socket_.get(), unreachable_ms_);
   step_ = Step::proving;
   handshake_.emplace(Handshake::Role::client, key_);
   send(handshake_->take_output());

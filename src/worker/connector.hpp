@@ -53,6 +53,7 @@ class Connector {
   std::string where_;
   Key key_;
   std::string request_;
+  int unreachable_ms_;
   Fd socket_;
   Step step_ = Step::connecting;
   std::optional<Handshake> handshake_;

@@ -31,6 +31,7 @@ class LocalProcess : public WorkerProcess {
   int fileno() override { return process_.pidfd(); }
   bool is_gone() override { return !process_.running(); }
   bool signal(int number) override;
+  [[nodiscard]] bool can_be_killed() const override { return true; }
   const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return limits::exit_wait_ms; }
   void forget() override;

@@ -24,6 +24,8 @@ class Newcomer {
   [[nodiscard]] const std::string& peer() const { return peer_; }
   [[nodiscard]] int fileno() const { return socket_.get(); }
   [[nodiscard]] const Fd& socket() const { return socket_; }
+  /// Nobody could listen to it so far.
+  void begin_anew() { deadline_ = Deadline::in_ms(limits::hello_timeout_ms); }
   [[nodiscard]] bool late() const { return deadline_.passed(); }
   /// What it should be told of, if it never came to the point.
   [[nodiscard]] std::string lateness() const;

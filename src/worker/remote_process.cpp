@@ -49,6 +49,7 @@ RemoteProcess::RemoteProcess(Fd control, pid_t pid, std::string where, int unrea
     : pid_(pid),
       where_(std::move(where)),
       unreachable_ms_(unreachable_ms),
+      tunnelled_(system::is_unix_socket(control.get())),
       control_(control_channel(std::move(control), where_, unreachable_ms)) {}
 
 bool RemoteProcess::running() {
@@ -71,6 +72,9 @@ void RemoteProcess::listen() {
     if (ending_) return;
     const bool silent =
         control_.end_error() != 0 && control_.end_error() != ECONNRESET && control_.end_error() != EPIPE;
+    if (tunnelled_)
+      return lose("is unreachable: the ssh connection to " + where_ +
+                  " has ended, or the worker server there without a word (was it killed?)");
     lose(silent ? "is unreachable: its host did not answer for " + std::to_string(unreachable_ms_ / 1000) +
                       " s. Is it up, and the network? What runs there ends by itself"
                 : "is gone with its worker server at " + where_ + ", which ended without a word (was it killed?)");

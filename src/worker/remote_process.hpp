@@ -20,6 +20,7 @@ class RemoteProcess : public WorkerProcess {
   int fileno() override;
   bool is_gone() override { return !running() && !ending_->lost.empty(); }
   bool signal(int number) override;
+  [[nodiscard]] bool can_be_killed() const override { return false; }
   const DeathCertificate& ending() override { return *ending_; }
   [[nodiscard]] int news_within_ms() const override { return unreachable_ms_; }
   void forget() override { control_.close(); }
@@ -31,6 +32,7 @@ class RemoteProcess : public WorkerProcess {
   pid_t pid_;
   std::string where_;
   int unreachable_ms_;
+  bool tunnelled_;
   Channel control_;
   std::optional<DeathCertificate> ending_;
 };

@@ -188,7 +188,9 @@ void Worker::State::close(double grace_s) {
   }
   if (!wait_for_exit(Deadline::in_seconds(grace_s))) {
     kill(SIGKILL);
-    wait_for_exit(Deadline::never());
+    const Deadline deadline =
+        process_->can_be_killed() ? Deadline::never() : Deadline::in_ms(process_->news_within_ms());
+    if (!wait_for_exit(deadline)) return process_->forget();  // its server has no one left to keep it for
   }
   report_undelivered();
   process_->forget();

@@ -23,6 +23,8 @@ class WorkerProcess {
   virtual bool is_gone() = 0;
   /// SIGKILL goes to it and to all that it started, another signal to it alone. False if there is no such signal.
   virtual bool signal(int number) = 0;
+  /// Whether SIGKILL is sure to end it, however long that takes; a server far away may not even hear of it.
+  [[nodiscard]] virtual bool can_be_killed() const = 0;
   /// How it ended, once it has; the certificate's worker and messages are the caller's to fill in.
   virtual const DeathCertificate& ending() = 0;
   /// How long to wait for news of an end after its socket closed.

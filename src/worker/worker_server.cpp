@@ -97,6 +97,7 @@ class WorkerServer::State {
   void refuse(std::initializer_list<const Fd*> sockets, const std::string& peer, const std::string& why) const;
   void start_worker(Newcomer& data, Newcomer* control);
   const WorkFunction& find_work(const std::string& name);
+  void be_patient_again();
   void open_link(Newcomer& newcomer);
   void take_supplies(std::list<Link>::iterator link);
   bool tick();
@@ -241,7 +242,20 @@ const WorkFunction& WorkerServer::State::find_work(const std::string& name) {
   const auto known = found_.find(name);
   if (known != found_.end()) return known->second;
   if (!options_.find_work) throw UsageError("this server runs only the work function that it was started with");
+  struct Relief {
+    explicit Relief(State& busy) : state(busy) {}
+    Relief(const Relief&) = delete;
+    Relief& operator=(const Relief&) = delete;
+    ~Relief() { state.be_patient_again(); }
+    State& state;
+  } const relief(*this);
   return found_.emplace(name, options_.find_work(name)).first->second;
+}
+
+// An import may have taken long, and nobody was listened to meanwhile: that is not their fault.
+void WorkerServer::State::be_patient_again() {
+  for (Entering& entering : entering_) entering.newcomer.begin_anew();
+  for (auto& [token, half] : halves_) half.deadline = Deadline::in_ms(limits::hello_timeout_ms);
 }
 
 void WorkerServer::State::start_worker(Newcomer& data, Newcomer* control) {

@@ -1,0 +1,66 @@
+#include "base/stream_guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/check.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// A signal handler has nothing but what is global.
+struct Guarded {
+  int descriptor = -1;
+  itimerspec silence{};
+  timer_t timer{};
+  struct sigaction before{};
+} guarded;
+
+// Also where what has arrived before the end has not been read.
+bool has_ended() {
+  pollfd stream{guarded.descriptor, POLLIN | POLLRDHUP, 0};
+  return poll(&stream, 1, 0) > 0 && (stream.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+void on_news(int, siginfo_t* info, void*) {
+  const int error_number = errno;
+  if (info->si_code == SI_TIMER || has_ended()) kill(-getpgrp(), SIGKILL);
+  timer_settime(guarded.timer, 0, &guarded.silence, nullptr);
+  errno = error_number;
+}
+
+}  // namespace
+
+StreamGuard::StreamGuard(int descriptor, int silence_ms_max) {
+  MINIRAY_CHECK(guarded.descriptor < 0 && silence_ms_max > 0, guarded.descriptor, silence_ms_max);
+  guarded.descriptor = descriptor;
+  guarded.silence.it_value = {silence_ms_max / 1000, (silence_ms_max % 1000) * 1'000'000L};
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGIO;
+  struct sigaction action{};
+  action.sa_sigaction = on_news;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  const bool held = timer_create(CLOCK_MONOTONIC, &event, &guarded.timer) == 0 &&
+                    sigaction(SIGIO, &action, &guarded.before) == 0 &&
+                    timer_settime(guarded.timer, 0, &guarded.silence, nullptr) == 0 &&
+                    fcntl(descriptor, F_SETOWN, getpid()) == 0 &&
+                    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
+  if (!held) throw SystemError("tie a process to a stream", errno);
+  if (has_ended()) kill(-getpgrp(), SIGKILL);
+}
+
+StreamGuard::~StreamGuard() {
+  fcntl(guarded.descriptor, F_SETFL, fcntl(guarded.descriptor, F_GETFL) & ~O_ASYNC);
+  timer_delete(guarded.timer);
+  sigaction(SIGIO, &guarded.before, nullptr);
+  guarded.descriptor = -1;
+}
+
+}  // namespace miniray
