@@ -136,7 +136,7 @@ void hold_lifeline(int lifeline) {
   if (!held) throw SystemError("tie a process to its parent", errno);
   pollfd hung_up{lifeline, POLLIN, 0};
   if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // it had ended before we listened
-  fcntl(lifeline, F_SETFD, 0);  // a worker that becomes another program is held all the same
+  fcntl(lifeline, F_SETFD, 0);                        // a worker that becomes another program is held all the same
 }
 
 bool ChildProcess::running() const {

@@ -36,7 +36,6 @@ void close_all_but(std::span<const int> keep);
 void set_close_on_exec(int descriptor);
 void name_this_process(const char* name);
 
-
 /// In the child: from now on the end of the parent is the end of this process group.
 void hold_lifeline(int lifeline);
 

@@ -47,11 +47,10 @@ StreamGuard::StreamGuard(int descriptor, int silence_ms_max) {
   struct sigaction action{};
   action.sa_sigaction = on_news;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
-  const bool held = timer_create(CLOCK_MONOTONIC, &event, &guarded.timer) == 0 &&
-                    sigaction(SIGIO, &action, &guarded.before) == 0 &&
-                    timer_settime(guarded.timer, 0, &guarded.silence, nullptr) == 0 &&
-                    fcntl(descriptor, F_SETOWN, getpid()) == 0 &&
-                    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
+  const bool held =
+      timer_create(CLOCK_MONOTONIC, &event, &guarded.timer) == 0 && sigaction(SIGIO, &action, &guarded.before) == 0 &&
+      timer_settime(guarded.timer, 0, &guarded.silence, nullptr) == 0 && fcntl(descriptor, F_SETOWN, getpid()) == 0 &&
+      fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
   if (!held) throw SystemError("tie a process to a stream", errno);
   if (has_ended()) kill(-getpgrp(), SIGKILL);
 }

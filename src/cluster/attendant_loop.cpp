@@ -92,10 +92,10 @@ void AttendantLoop::hear_news() {
   std::string rest(static_cast<std::size_t>(notice.value), '\0');
   if (!rest.empty())
     (void)system::receive(news_.get(), std::as_writable_bytes(std::span(rest)), system::Block::yes, nullptr);
-  take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), std::move(rest));
+  take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), rest);
 }
 
-void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, std::string rest) {
+void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, const std::string& rest) {
   Node& node = nodes_.at(index);
   node.talk = LineStream(std::move(descriptors[0]));
   node.errors = LineStream(std::move(descriptors[1]));

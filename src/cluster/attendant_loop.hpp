@@ -61,7 +61,7 @@ class AttendantLoop {
   };
   void start(std::size_t index, NodeEnds& ends);
   void hear_news();
-  void take_over(std::size_t node, std::vector<Fd> descriptors, std::string rest);
+  void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
   void read_node(Node& node);
   void show(const std::string& line, const Node& node);
   void report(std::size_t node, int exit_code);

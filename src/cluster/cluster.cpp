@@ -136,8 +136,10 @@ std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& progr
     std::string command = program.command(nodes_[i]);
     if (!executable_hash.empty()) {
       const bool ship = options.ship_code && !is_local(nodes_[i].host);
-      command = ship ? with_shipped_program(command, executable_hash, executable_bytes)
-                     : "program=" + quote_for_shell(program.executable) + "; " + command;
+      if (ship)
+        command = with_shipped_program(command, executable_hash, executable_bytes);
+      else
+        command.insert(0, "program=" + quote_for_shell(program.executable) + "; ");
     }
     made.push_back({names_[i], launch_command(nodes_[i], command, tunnel_of(i), unreachable_ms_)});
   }

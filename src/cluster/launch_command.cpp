@@ -28,8 +28,8 @@ std::string quote_for_shell(const std::string& word) {
   return quoted + "'";
 }
 
-std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
-                                        const Tunnel& tunnel, int unreachable_ms) {
+std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command, const Tunnel& tunnel,
+                                        int unreachable_ms) {
   // Whatever the user's shell is, this is for sh.
   if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
   const std::string alive_s = std::to_string(std::max(1, unreachable_ms / 4 / 1000));
