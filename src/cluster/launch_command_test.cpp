@@ -18,15 +18,16 @@ TEST_CASE("words survive a shell") {
 }
 
 TEST_CASE("a node is reached through the user's own ssh, this machine without") {
-  const std::vector<std::string> local = launch_command({.host = "localhost"}, "run", {});
+  const std::vector<std::string> local = launch_command({.host = "localhost"}, "run", {}, 20'000);
   CHECK(local == std::vector<std::string>{"/bin/sh", "-c", "run"});
   const std::vector<std::string> remote =
-      launch_command({.host = "me@node", .ssh_key = "/key"}, "run", {"/here", "/there"});
+      launch_command({.host = "me@node", .ssh_key = "/key"}, "run", {"/here", "/there"}, 20'000);
   CHECK(remote.front() == "ssh");
   CHECK(remote.back() == "exec /bin/sh -c 'run'");
   CHECK(remote[remote.size() - 2] == "me@node");
   CHECK(remote[remote.size() - 3] == "--");
   CHECK(std::ranges::find(remote, "BatchMode=yes") != remote.end());
+  CHECK(std::ranges::find(remote, "ServerAliveInterval=5") != remote.end());
   CHECK(std::ranges::find(remote, "/here:/there") != remote.end());
   CHECK(std::ranges::find(remote, "/key") != remote.end());
 }

@@ -12,19 +12,20 @@ TEST_CASE("lines, bytes and what is left") {
   LineStream here(std::move(a)), there(std::move(b));
   CHECK(here.fill());
   CHECK_FALSE(here.take_line().has_value());
+  CHECK_THROWS_AS((void)here.wait_for_line(1), EndOfStream);  // silence is an end too
   there.write("one\n\ntwo\nbytesthr");
   CHECK(there.flush());
   CHECK(here.fill());
   CHECK(here.take_line() == "one");
   CHECK(here.take_line() == "");
   CHECK(here.take_line() == "two");
-  CHECK(here.wait_for_bytes(5) == "bytes");
+  CHECK(here.wait_for_bytes(5, 10'000) == "bytes");
   CHECK_FALSE(here.take_line().has_value());
   there.write("ee\nfour");
   CHECK(there.flush());
   there.finish();
-  CHECK(here.wait_for_line() == "three");
-  CHECK_THROWS_AS((void)here.wait_for_line(), EndOfStream);
+  CHECK(here.wait_for_line(10'000) == "three");
+  CHECK_THROWS_AS((void)here.wait_for_line(10'000), EndOfStream);
   CHECK(here.ended());
   CHECK(here.take_rest() == "four");
   CHECK(here.unread_bytes() == 0);
