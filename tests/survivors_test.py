@@ -181,7 +181,10 @@ def is_importing(coordinator: Any) -> bool:
 def kill_each(processes: list[Any]) -> None:
     assert processes, "there is nothing to strike"
     for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has gone with the one before
 
 
 def kill_ssh(coordinator: Any) -> None:

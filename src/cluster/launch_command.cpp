@@ -103,7 +103,7 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
 std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints) {
   const std::string said = trimmed(complaints);
   std::string how = "ended with exit code " + std::to_string(exit_code);
-  if (exit_code < 0) how = "(or the ssh that leads to it) was killed by signal " + std::to_string(-exit_code);
+  if (exit_code < 0) how = "was killed by signal " + std::to_string(-exit_code);
   // ssh says the same for both.
   if (exit_code == ssh_failed) how = "was killed, or the ssh connection to it broke,";
   return "its server " + how + " while it was " + stage + (said.empty() ? "" : ":\n" + said);

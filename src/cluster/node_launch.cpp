@@ -105,9 +105,9 @@ void NodeLaunch::command_ended(Attendant::Streams& streams, int exit_code) {
   advance(streams);  // its last words
   if (settled()) return;
   read_complaints(streams.errors);
-  const bool greeted = stage_ >= Stage::greeted;
-  give_up(greeted ? explain_early_end(exit_code, stage_name(), complaints_)
-                  : explain_failure(node_, exit_code, complaints_));
+  const bool ssh_was_killed = exit_code < 0 && !is_local(node_.host);
+  give_up(stage_ >= Stage::greeted && !ssh_was_killed ? explain_early_end(exit_code, stage_name(), complaints_)
+                                                      : explain_failure(node_, exit_code, complaints_));
 }
 
 }  // namespace miniray
