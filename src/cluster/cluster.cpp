@@ -27,6 +27,8 @@
 namespace miniray {
 namespace {
 
+// Once a node has failed, the others have this long to fail too, and to be named; ssh gives up before.
+constexpr int failing_together_ms = limits::ssh_connect_timeout_ms + 2000;
 constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
 
 std::string text_of(const std::exception_ptr& error) {
@@ -191,10 +193,11 @@ void Cluster::State::launch(const std::string& work_fn) {
 // All nodes at once: each goes on whenever it can, and a slow one keeps nobody waiting but the caller.
 void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
   const Deadline deadline = Deadline::in_seconds(options.start_timeout_s);
+  std::optional<Deadline> failing_until;
   Progress progress(options.progress);
   Deadline heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
   std::vector<Attendant::Streams>& streams = attendant_->streams();
-  while (!std::ranges::all_of(launches, &NodeLaunch::settled)) {
+  while (!std::ranges::all_of(launches, &NodeLaunch::settled) && !(failing_until && failing_until->passed())) {
     std::vector<pollfd> watched{{attendant_->fileno(), POLLIN, 0}};
     std::vector<Progress::Entry> shown;
     for (std::size_t i = 0; i < launches.size(); ++i) {
@@ -211,6 +214,8 @@ void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
     for (std::size_t i = 0; i < launches.size(); ++i) launches[i].advance(streams[i]);
     for (const auto& [node, exit_code] : attendant_->exit_codes())
       launches[node].command_ended(streams[node], exit_code);
+    if (!failing_until && std::ranges::find(launches, NodeLaunch::Stage::failed, &NodeLaunch::stage) != launches.end())
+      failing_until = Deadline::in_ms(failing_together_ms);
     if (deadline.passed())
       for (NodeLaunch& launch : launches)
         launch.give_up("it was not ready within " + std::to_string(static_cast<int>(options.start_timeout_s)) +
