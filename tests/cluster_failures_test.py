@@ -306,3 +306,16 @@ def test_a_login_that_talks(hosts: Hosts) -> None:
     finally:
         profile.unlink()
     assert (ended.stdout, ended.stderr) == ("here\n", "[mr-a] mind the gap\n")
+
+
+def test_a_failed_start_does_not_wait_for_a_slow_node(hosts: Hosts) -> None:
+    text = hosts.fail(
+        """
+        from miniray import Cluster, NodeConfig
+        Cluster([NodeConfig("mr-a"), NodeConfig("no-such-host.invalid")]).start("module.work")
+        """,
+        files={"module.py": "import time; time.sleep(1000)"},
+    )
+    lines = text.splitlines()
+    assert lines[0].endswith("1 of 2 nodes failed, and nothing of this start was left running.")
+    assert [line.split(":")[0] for line in lines[2:3]] == ["no-such-host.invalid"]
