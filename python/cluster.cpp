@@ -99,6 +99,20 @@ void bind_cluster(nb::module_& module) {
           },
           "workers"_a, "message"_a.none(), "codec"_a,
           nb::sig("def broadcast(self, workers: list[typing.Any], message: object, codec: str) -> None"))
+      .def_static(
+          "gather",
+          [](const std::vector<Worker*>& workers, std::optional<double> timeout) {
+            std::vector<Message> messages;
+            {
+              const nb::gil_scoped_release released;
+              messages = Cluster::gather(workers, {{}, timeout});
+            }
+            nb::list objects;
+            for (const Message& message : messages) objects.append(decode_object(message));
+            return objects;
+          },
+          "workers"_a, "timeout"_a.none(),
+          nb::sig("def gather(workers: list[typing.Any], timeout: float | None) -> list[typing.Any]"))
       .def("stop", &Cluster::stop, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "servers",

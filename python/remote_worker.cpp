@@ -42,7 +42,7 @@ void bind_remote_worker(nb::module_& module) {
                                                      std::move(environment), codec, spin_us, inbox_bytes_max);
         std::vector<RemoteAddress> all;
         all.reserve(addresses.size());
-        for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}});
+        for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}, {}});
         std::vector<Worker> workers;
         {
           const nb::gil_scoped_release released;

@@ -20,9 +20,9 @@ ForkOptions fork_options() {
     gil = PyGILState_Ensure();
     try {
       attribute("miniray.worker", "_flush_output")();
-    } catch (...) {  // a signal's handler raised
-      PyGILState_Release(gil);
-      throw;
+    } catch (nb::python_error& raised) {  // a signal's handler raised: it comes again, where it can be heard
+      if (!raised.matches(PyExc_KeyboardInterrupt)) raised.discard_as_unraisable("a signal handler before a fork");
+      if (raised.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     }
     PyOS_BeforeFork();
   };

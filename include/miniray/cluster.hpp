@@ -97,7 +97,8 @@ class Cluster {
 
   /// The same message to all workers that start() made. It is encoded once, and large buffers go to each node once.
   void broadcast(const Value& message);
-  /// The next message of each, in order.
+  /// The next message of each, in order, within one time-out for all. If one cannot be had, it throws, and the messages
+  /// of the others are still there.
   [[nodiscard]] std::vector<Value> gather(const ReceiveOptions& options = {});
 
   /// Ends the workers, then the servers, and waits for what was printed. May be started again afterwards.
@@ -109,10 +110,12 @@ class Cluster {
   /// The caller owns these workers.
   [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn);
   void broadcast(std::span<Worker* const> workers, const Message& message);
+  [[nodiscard]] static std::vector<Message> gather(std::span<Worker* const> workers, const ReceiveOptions& options);
   struct Server {
     std::string node, host;
     int port;
     std::int64_t pid;
+    std::string address = {};  ///< where ssh arrived there, if that may be another than the host's
   };
   [[nodiscard]] std::vector<Server> servers() const;
 

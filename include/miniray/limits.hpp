@@ -54,8 +54,8 @@ inline constexpr int connect_timeout_ms = 10'000;
 inline constexpr int hello_timeout_ms = 10'000;
 // Connections to a server that have not yet proved anything; the oldest goes when one more comes.
 inline constexpr std::size_t newcomers_max = 4096;
-// Of those, how many a coordinator opens at once.
-inline constexpr std::size_t connects_at_once = 128;
+// How many workers a coordinator connects to at once, with two connections each; ssh's tunnels hold 128.
+inline constexpr std::size_t connects_at_once = 60;
 inline constexpr std::size_t request_bytes_max = 1 * mib;
 // A worker whose coordinator is gone has this long to notice by itself.
 inline constexpr int orphan_grace_ms = 3000;

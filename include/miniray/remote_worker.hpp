@@ -36,7 +36,8 @@ struct RemoteAddress {
   std::string host;
   int port = 0;
   RemoteOptions options = {};
-  std::string name = {};  ///< how errors call the host; by default `host`
+  std::string name = {};        ///< how errors call the host; by default `host`
+  std::string other_host = {};  ///< tried if `host` cannot be reached
 };
 
 /// All at once; the workers come in the order of the addresses. If one fails, none is left.

@@ -104,7 +104,7 @@ def begin_work(environment: dict[str, str]) -> None:
 def name_of(work_fn: str | Callable[..., Any]) -> str:
     """How another machine finds the function."""
     if isinstance(work_fn, str):
-        if "." not in work_fn and ":" not in work_fn:
+        if "." not in work_fn:
             raise ValueError(f'a work function is named "module.function", not {work_fn!r}')
         return work_fn
     specification = _spawned.describe(work_fn, here=False)

@@ -21,16 +21,22 @@ _SUFFIXES = (".py", ".so")
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "dist-packages")
 
 
-def collect(work_fn: str) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+def collect(work_fn: str, ship_code: bool) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """The files, as (path in the bundle, path here), and what the nodes need to know to import them."""
     roots: list[str] = []
     main = _main_specification(roots)
     module_root = _root_of(work_fn)
     if module_root is not None and module_root not in roots:
         roots.append(module_root)
-    files = [
-        (f"{number}/{path}", os.path.join(root, path)) for number, root in enumerate(roots) for path in _modules(root)
-    ]
+    files = (
+        []
+        if not ship_code
+        else [
+            (f"{number}/{path}", os.path.join(root, path))
+            for number, root in enumerate(roots)
+            for path in _modules(root)
+        ]
+    )
     return files, {"main": main, "roots": len(roots), "argv": sys.argv, "folders": roots}
 
 

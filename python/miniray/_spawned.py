@@ -108,12 +108,17 @@ def import_main(specification: dict[str, Any]) -> types.ModuleType:
         main.__file__ = path
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
+    before = sys.modules["__main__"]
     sys.modules["__main__"] = sys.modules[MAIN] = main
     _importing_main = True
     try:
         exec(code, main.__dict__)
     except ImportStops as stop:
         _stopped_at = str(stop)
+    except BaseException:
+        sys.modules["__main__"] = before  # so that it is tried anew, and not found half there
+        del sys.modules[MAIN]
+        raise
     finally:
         _importing_main = False
     return main

@@ -95,7 +95,6 @@ class Cluster:
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []
         self._make("")  # what is wrong with the configuration shows now
-        self._core = None
 
     def _make(self, work_fn: str) -> _core.Cluster:
         from miniray import _shipping
@@ -113,9 +112,7 @@ class Cluster:
             )
             for node in self.nodes
         ]
-        files, setup = _shipping.collect(work_fn) if work_fn else ([], None)
-        if not self._ship_code or self._program:
-            files = []
+        files, setup = _shipping.collect(work_fn, self._ship_code) if work_fn and not self._program else ([], None)
         return _core.Cluster(
             nodes, sys.executable, _attendant(), self._program, files, json.dumps(setup), *self._options
         )
@@ -179,12 +176,11 @@ class Cluster:
         self._core.broadcast(list(workers) if workers is not None else self._workers, message, self.codec)
 
     def gather(self, workers: Iterable[RemoteWorker] | None = None, timeout: float | None = None) -> list[Any]:
-        """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return [
-            worker.recv(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-            for worker in (workers if workers is not None else self._workers)
-        ]
+        """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``.
+
+        If one raises, the messages of the others are still there.
+        """
+        return _core.Cluster.gather(list(workers) if workers is not None else self._workers, timeout)
 
     def stop(self) -> None:
         """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""

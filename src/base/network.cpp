@@ -189,8 +189,9 @@ void set_blocking(int descriptor, bool blocking) {
 
 void notice_dead_peer(int socket, int after_ms) {
   if (system::is_unix_socket(socket)) return;
-  constexpr int probes = 9;  // many, so that a lossy link is not taken for a dead one
-  const int step_s = std::max(1, after_ms / 1000 / (probes + 1));
+  constexpr int probes = 9;          // many, so that a lossy link is not taken for a dead one
+  constexpr int step_s_max = 32767;  // the kernel's
+  const int step_s = std::clamp(after_ms / 1000 / (probes + 1), 1, step_s_max);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "set SO_KEEPALIVE");
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, step_s, "set TCP_KEEPIDLE");
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, step_s, "set TCP_KEEPINTVL");

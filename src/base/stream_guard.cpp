@@ -51,7 +51,10 @@ StreamGuard::StreamGuard(int descriptor, int silence_ms_max) {
       timer_create(CLOCK_MONOTONIC, &event, &guarded.timer) == 0 && sigaction(SIGIO, &action, &guarded.before) == 0 &&
       timer_settime(guarded.timer, 0, &guarded.silence, nullptr) == 0 && fcntl(descriptor, F_SETOWN, getpid()) == 0 &&
       fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
-  if (!held) throw SystemError("tie a process to a stream", errno);
+  if (!held) {
+    guarded.descriptor = -1;  // the process can go on without
+    throw SystemError("tie a process to a stream", errno);
+  }
   if (has_ended()) kill(-getpgrp(), SIGKILL);
 }
 

@@ -61,7 +61,8 @@ void Attendant::take_over(std::size_t node) {
   const std::array<int, 2> descriptors{talk.get(), errors.get()};
   const AttendantNotice notice{static_cast<std::int32_t>(node), static_cast<std::int32_t>(rest.size())};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
-  (void)system::send(news_.get(), std::span(&piece, 1), descriptors);
+  while (system::send(news_.get(), std::span(&piece, 1), descriptors).outcome == system::Transfer::Outcome::would_block)
+    (void)system::poll_one(news_.get(), POLLOUT, limits::wait_slice_ms);
   system::send_all(news_.get(), rest);
 }
 

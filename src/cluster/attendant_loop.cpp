@@ -90,8 +90,7 @@ void AttendantLoop::hear_news() {
     return;
   }
   std::string rest(static_cast<std::size_t>(notice.value), '\0');
-  if (!rest.empty())
-    (void)system::receive(news_.get(), std::as_writable_bytes(std::span(rest)), system::Block::yes, nullptr);
+  if (!rest.empty()) system::receive_all(news_.get(), std::as_writable_bytes(std::span(rest)));
   take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), rest);
 }
 

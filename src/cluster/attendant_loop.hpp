@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/event_loop.hpp"
 #include "base/fd.hpp"
 #include "cluster/attendant.hpp"
 #include "cluster/line_stream.hpp"

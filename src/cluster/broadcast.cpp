@@ -1,12 +1,15 @@
 #include "cluster/broadcast.hpp"
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/network.hpp"
 #include "channel/authentication.hpp"
 #include "miniray/array.hpp"
+#include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "worker/connector.hpp"
 
@@ -37,10 +40,10 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   std::vector<Worker*> elsewhere;
   for (Worker* worker : workers) {
     const auto found = node_of_.find(&worker->channel());
-    if (found == node_of_.end())
+    if (found == node_of_.end() || found->second.pid != worker->pid())
       elsewhere.push_back(worker);
     else if (!worker->channel().closed())
-      by_node[found->second].push_back(worker);
+      by_node[found->second.node].push_back(worker);
   }
 
   // The numbers by which the large buffers are known, the same on every node.
@@ -80,6 +83,24 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   }
   for (Worker* worker : elsewhere) attempt([&] { worker->send(message); });
   if (failure) std::rethrow_exception(failure);
+}
+
+std::vector<Message> Cluster::gather(std::span<Worker* const> workers, const ReceiveOptions& options) {
+  const std::int64_t begun_ns = now_ns();
+  std::vector<Message> messages;
+  try {
+    for (Worker* worker : workers) {
+      ReceiveOptions left = options;
+      if (left.timeout_s)
+        left.timeout_s = std::max(0.0, *left.timeout_s - static_cast<double>(now_ns() - begun_ns) / 1e9);
+      messages.push_back(worker->receive(left));
+    }
+  } catch (...) {
+    for (std::size_t i = messages.size(); i > 0; --i)
+      if (!workers[i - 1]->channel().closed()) workers[i - 1]->channel().put_back(std::move(messages[i - 1]));
+    throw;
+  }
+  return messages;
 }
 
 }  // namespace miniray

@@ -24,7 +24,7 @@ class Broadcaster {
   };
 
   /// The worker is on that node.
-  void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = node; }
+  void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = {node, worker.pid()}; }
   /// To all of them, even if one cannot be reached; then throws what it threw. `target` says where a node's server is.
   void send(std::span<Worker* const> workers, const Message& message,
             const std::function<Target(std::size_t node)>& target);
@@ -32,7 +32,11 @@ class Broadcaster {
  private:
   Channel& link(std::size_t node, const std::function<Target(std::size_t node)>& target);
 
-  std::map<const Channel*, std::size_t> node_of_;  // a channel stays where it is, though its worker is moved
+  struct Place {
+    std::size_t node;
+    pid_t pid;  // another worker may be where one was that is gone
+  };
+  std::map<const Channel*, Place> node_of_;  // a channel stays where it is, though its worker is moved
   std::map<std::size_t, Channel> links_;
   std::uint64_t last_number_ = 0;
 };

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <list>
-#include <sstream>
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
@@ -76,7 +74,7 @@ class Cluster::State {
   std::list<std::vector<Worker>> started;
 
  private:
-  [[nodiscard]] std::vector<Attendant::Node> commands(const ServerProgram& program);
+  [[nodiscard]] std::vector<Attendant::Node> commands(const ServerProgram& program, const std::string& executable);
   [[nodiscard]] Value config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
                                 const std::string& work_fn) const;
   void bring_up(std::vector<NodeLaunch>& launches);
@@ -117,15 +115,11 @@ Tunnel Cluster::State::tunnel_of(std::size_t node) const {
           "/tmp/miniray-" + tunnel_token_ + "-" + std::to_string(node) + "/socket"};
 }
 
-std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& program) {
+std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& program, const std::string& executable) {
   std::string executable_hash;
-  std::uint64_t executable_bytes = 0;
+  const std::uint64_t executable_bytes = executable.size();
   if (!program.executable.empty()) {
-    std::ifstream file(program.executable, std::ios::binary);
-    std::ostringstream content;
-    content << file.rdbuf();
-    executable_bytes = content.view().size();
-    executable_hash = content_hash(content.view());
+    executable_hash = content_hash(executable);
     const bool travels = options.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host);
     if (travels && executable_bytes > limits::code_bytes_max)
       throw UsageError("the program " + program.executable + " has " + std::to_string(executable_bytes / limits::mib) +
@@ -172,13 +166,16 @@ void Cluster::State::launch(const std::string& work_fn) {
   key_ = Key::random();
   tunnel_token_ = random_hex(8);
   if (options.tunnel) folder_ = std::make_unique<PrivateFolder>();
+  const auto executable =
+      std::make_shared<const std::string>(program.executable.empty() ? std::string() : read_file(program.executable));
   std::vector<NodeLaunch> launches;
   launches.reserve(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i)
-    launches.emplace_back(nodes_[i], config_of(i, program, code, work_fn), code, program.executable);
+    launches.emplace_back(nodes_[i], config_of(i, program, code, work_fn), code, executable);
   attendant_ = std::make_unique<Attendant>(
-      commands(program), Attendant::Options{options.output, unreachable_ms_,
-                                            options.attendant.empty() ? this_programs_attendant() : options.attendant});
+      commands(program, *executable),
+      Attendant::Options{options.output, unreachable_ms_,
+                         options.attendant.empty() ? this_programs_attendant() : options.attendant});
   try {
     bring_up(launches);
     take_over(launches);
@@ -236,8 +233,8 @@ void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
 }
 
 Cluster::Server Cluster::State::server_of(std::size_t node, const Value& ready) const {
-  Server server{names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()),
-                ready["pid"].integer()};
+  Server server{
+      names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()), ready["pid"].integer(), {}};
   const std::string& host = nodes_[node].host;
   if (const Tunnel tunnel = tunnel_of(node); !tunnel.here.empty()) {
     server.host = tunnel.here;
@@ -248,6 +245,7 @@ Cluster::Server Cluster::State::server_of(std::size_t node, const Value& ready) 
   try {
     const std::string name = host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
     (void)network::resolve(name, server.port);
+    server.address = server.host;
     server.host = name;
   } catch (const UnknownHost&) {
   }
@@ -270,7 +268,8 @@ std::vector<RemoteAddress> Cluster::State::addresses(const std::string& work_fn,
   std::vector<RemoteAddress> all;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     for (int worker = 0; worker < nodes_[i].num_workers; ++worker) {
-      RemoteAddress& address = all.emplace_back(RemoteAddress{servers_[i].host, servers_[i].port, {}, names_[i]});
+      RemoteAddress& address =
+          all.emplace_back(RemoteAddress{servers_[i].host, servers_[i].port, {}, names_[i], servers_[i].address});
       RemoteOptions& remote = address.options;
       remote.work_fn = work_fn;
       remote.key = key_.hex();
@@ -400,9 +399,9 @@ void Cluster::broadcast(std::span<Worker* const> workers, const Message& message
 }
 
 std::vector<Value> Cluster::gather(const ReceiveOptions& options) {
-  std::vector<Value> messages;
-  for (Worker* worker : state_->all_workers()) messages.push_back(worker->recv(options));
-  return messages;
+  std::vector<Value> values;
+  for (const Message& message : gather(state_->all_workers(), options)) values.push_back(decode(message));
+  return values;
 }
 
 void Cluster::stop() { state_->stop(); }

@@ -51,6 +51,15 @@ TEST_CASE("a broadcast reaches everybody, its large buffers once for each node")
   }
 }
 
+TEST_CASE("a gather that fails loses nothing") {
+  Cluster cluster({local(2)});
+  const std::span<Worker> workers = cluster.start("test_echo");
+  workers[0].send("first");
+  CHECK_THROWS_AS((void)cluster.gather({.timeout_s = 0.05}), TimeoutError);
+  workers[1].send("second");
+  CHECK(cluster.gather() == std::vector<Value>{Value("first"), Value("second")});
+}
+
 TEST_CASE("nothing is left after stop, nor after the object") {
   pid_t worker = 0;
   std::int64_t server = 0;

@@ -19,14 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr int unused_days_max = 30;  // then a folder in the cache goes
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()))
-    throw UsageError("cannot read " + path + ", which should go along to the nodes");
-  return content.str();
-}
-
 std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / limits::mib) + " MiB"; }
 
 bool is_hash(const std::string& text) {
@@ -49,6 +41,14 @@ void remove_unused(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()))
+    throw UsageError("cannot read " + path + ", which should go along to the nodes");
+  return content.str();
+}
 
 CodeBundle::CodeBundle(const std::vector<ShippedFile>& files) {
   std::uint64_t total = 0;
@@ -140,10 +140,9 @@ void CodeUnpacker::add(const Missing& file, const std::string& content) const {
 fs::path CodeUnpacker::finish() const {
   std::error_code ignored;
   if (!fs::exists(folder_)) {
-    remove_unused(cache_ / "code");
-    remove_unused(cache_ / "files");
     const fs::path beside = folder_.string() + "." + random_hex(8);
     for (const File& file : files_) {
+      fs::last_write_time(stored(file.hash), fs::file_time_type::clock::now(), ignored);  // it is still used
       fs::create_directories((beside / file.path).parent_path());
       fs::copy_file(stored(file.hash), beside / file.path);
     }
@@ -151,6 +150,10 @@ fs::path CodeUnpacker::finish() const {
     fs::rename(beside, folder_, ignored);
     if (ignored) fs::remove_all(beside, ignored);  // another server was first
     if (!fs::exists(folder_)) throw UsageError("cannot make the folder " + folder_.string());
+    fs::last_write_time(folder_, fs::file_time_type::clock::now(), ignored);
+    remove_unused(cache_ / "code");
+    remove_unused(cache_ / "files");
+    remove_unused(cache_ / "programs");
   }
   fs::last_write_time(folder_, fs::file_time_type::clock::now(), ignored);
   return folder_;

@@ -11,6 +11,9 @@
 
 namespace miniray {
 
+/// The whole file. Throws UsageError if it cannot be read.
+[[nodiscard]] std::string read_file(const std::string& path);
+
 class CodeBundle {
  public:
   CodeBundle() = default;

@@ -69,6 +69,21 @@ TEST_CASE("code arrives, and what is there already is not sent again") {
   CHECK(read(folder / "0/deep/two.py") == "2");
 }
 
+TEST_CASE("what is old and still used stays in the cache, what is old and unused goes") {
+  const Scratch scratch;
+  const std::string one = scratch.write("one.py", "1"), two = scratch.write("two.py", "2");
+  fs::path first;
+  CHECK(unpack(CodeBundle({{"one.py", one}, {"two.py", two}}), &first) == 2);
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(24 * 365);
+  for (const fs::path& folder : {first.parent_path(), first.parent_path().parent_path() / "files"})
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) fs::last_write_time(entry.path(), long_ago);
+  scratch.write("two.py", "changed");
+  fs::path second;
+  CHECK(unpack(CodeBundle({{"one.py", one}, {"two.py", two}}), &second) == 1);
+  CHECK(read(second / "one.py") == "1");
+  CHECK_FALSE(fs::exists(first));
+}
+
 TEST_CASE("a file that changes on its way is refused at both ends") {
   const Scratch scratch;
   const std::string one = scratch.write("one.py", "1");

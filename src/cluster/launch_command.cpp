@@ -49,10 +49,13 @@ std::vector<std::string> launch_command(const NodeConfig& node, const std::strin
 
 std::string with_shipped_program(const std::string& command, const std::string& hash, std::uint64_t bytes) {
   // Written beside and renamed, so that a program is there whole or not at all.
+  const std::string size = std::to_string(bytes);
   return "folder=\"${XDG_CACHE_HOME:-$HOME/.cache}/miniray/programs\"; program=\"$folder/" + hash +
-         "\"; if [ ! -x \"$program\" ]; then echo " + send_program_line +
-         "; umask 077; mkdir -p \"$folder\" && head -c " + std::to_string(bytes) +
-         " > \"$program.$$\" && chmod 700 \"$program.$$\" && mv \"$program.$$\" \"$program\" || exit 1; fi; " + command;
+         "\"; if [ ! -x \"$program\" ]; then echo; echo " + send_program_line +
+         "; (umask 077; mkdir -p \"$folder\" && head -c " + size +
+         " > \"$program.$$\" && [ $(wc -c < \"$program.$$\") -eq " + size +
+         " ] && chmod 700 \"$program.$$\" && mv \"$program.$$\" \"$program\") || " +
+         "{ rm -f \"$program.$$\"; exit 1; }; fi; " + command;
 }
 
 std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints) {

@@ -1,8 +1,5 @@
 #include "cluster/node_launch.hpp"
 
-#include <fstream>
-#include <sstream>
-
 #include "channel/authentication.hpp"
 #include "cluster/launch_command.hpp"
 #include "cluster/launch_protocol.hpp"
@@ -15,16 +12,10 @@ namespace {
 
 constexpr std::size_t complaint_bytes_max = 16 * limits::kib;
 
-std::string file_content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
 }  // namespace
 
-NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code, std::string executable)
+NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code,
+                       std::shared_ptr<const std::string> executable)
     : node_(node), config_(std::move(config)), code_(code), executable_(std::move(executable)) {}
 
 const char* NodeLaunch::stage_name() const {
@@ -78,7 +69,7 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
 void NodeLaunch::understand(const std::string& line, LineStream& talk) {
   if (line == send_program_line) {
     stage_ = Stage::sending_program;
-    talk.write(file_content(executable_));
+    talk.write(*executable_);
   } else if (line.starts_with(launch::hello)) {
     const Value hello = read_json_text(line.substr(launch::hello.size()));
     const std::string& theirs = hello["version"].string();

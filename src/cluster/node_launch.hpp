@@ -1,7 +1,7 @@
 // One node on its way from a command to a server that is ready. Never waits: the cluster turns all of them at once.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,8 +14,9 @@ namespace miniray {
 
 class NodeLaunch {
  public:
-  /// `config` is what the server is told; `executable` the file to send if the node's shell asks for it.
-  NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code, std::string executable);
+  /// `config` is what the server is told; `executable` what to send if the node's shell asks for a program.
+  NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code,
+             std::shared_ptr<const std::string> executable);
 
   enum class Stage : std::uint8_t { connecting, sending_program, greeted, sending_code, importing, ready, failed };
   [[nodiscard]] Stage stage() const { return stage_; }
@@ -42,7 +43,7 @@ class NodeLaunch {
   const NodeConfig& node_;
   Value config_;
   const CodeBundle& code_;
-  std::string executable_;
+  std::shared_ptr<const std::string> executable_;
   Stage stage_ = Stage::connecting;
   std::string why_, complaints_;
   Value server_;

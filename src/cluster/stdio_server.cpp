@@ -46,6 +46,8 @@ class StdioServer {
   WorkerServer make_server();
   void hear();
   bool print(const std::string& label, std::string_view lines);
+  void complain(const std::string& text);
+  bool flush_some();
   void serve(WorkerServer& server);
   void remove_socket_folder() const;
 
@@ -115,6 +117,8 @@ void StdioServer::apply_settings() {
 WorkerServer StdioServer::make_server() {
   WorkerServerOptions options = program_.server;
   options.key = config_["key"].string();
+  // Not to standard error, which may stand still and would stop the loop.
+  options.on_log = [this](const std::string& line) { complain(line); };
   options.on_output = [this](const std::string& label, std::string_view lines) { return print(label, lines); };
   const std::function<void()> also = options.on_interrupt;
   options.on_interrupt = [this, also] {
@@ -155,6 +159,17 @@ bool StdioServer::print(const std::string& label, std::string_view lines) {
     stream_.write("\n");
     lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
   }
+  return flush_some();
+}
+
+void StdioServer::complain(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) stream_.write("miniray worker-server: " + line + "\n");
+  (void)flush_some();
+}
+
+// What cannot be written now is written from the loop. False if enough is waiting.
+bool StdioServer::flush_some() {
   if (!stream_.flush()) return true;  // nobody will read it; the end of the input comes too
   if (stream_.unwritten_bytes() > 0 && !writing_ && serving_ != nullptr) {
     writing_ = true;
@@ -177,6 +192,7 @@ void StdioServer::serve(WorkerServer& server) {
 
 int StdioServer::run() {
   try {
+    stream_.write("\n");  // a login script may have ended within a line
     say(launch::hello, {{"version", version}, {"protocol", protocol_version}});
     config_ = read_json_text(stream_.wait_for_line(silence_ms_max_));
     silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());

@@ -16,6 +16,7 @@ namespace miniray {
 namespace {
 
 constexpr std::size_t output_read_bytes = 64 * limits::kib;
+constexpr int last_reads_max = 64;
 constexpr std::size_t line_bytes_max = 64 * limits::kib;  // a longer one is shown in pieces
 
 }  // namespace
@@ -23,12 +24,7 @@ constexpr std::size_t line_bytes_max = 64 * limits::kib;  // a longer one is sho
 HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work,
                            Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
                            SupplyStore& supplies, std::uint64_t descriptor_limit)
-    : number_(number),
-      token_(request.token),
-      label_(request.label),
-      options_(options),
-      loop_(loop),
-      supplies_(supplies) {
+    : number_(number), label_(request.label), options_(options), loop_(loop), supplies_(supplies) {
   auto [supply_here, supply_there] = system::socket_pair();
   supply_ = std::move(supply_here);
   Fd output_there;
@@ -90,7 +86,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   channel.spin_us = request.spin_us;
   channel.inbox_bytes_max = request.inbox_bytes_max;
   channel.on_interrupt = options_.on_interrupt_in_worker;
-  auto line = std::make_shared<SupplyLine>(Fd(supply));
+  auto line = std::make_shared<SupplyLine>(Fd(supply), options_.on_interrupt_in_worker);
   channel.supply = [line](std::uint64_t number, std::uint64_t bytes) { return line->fetch(number, bytes); };
   return run_work_function(work, Channel(data, std::move(channel)));
 }
@@ -102,7 +98,7 @@ void HostedWorker::control_ready() {
       (void)process_->signal(static_cast<int>(order["signal"].integer()));
     }
     return;
-  } catch (const Error&) {  // it has left, or makes no sense
+  } catch (const std::exception&) {  // it has left, or makes no sense
   }
   forget_control();
   dismiss("");
@@ -176,7 +172,8 @@ void HostedWorker::process_ended() {
   ended_ = true;
   if (output_.valid()) {
     output_watch_.reset();
-    while (read_output()) {
+    // What is in the pipe, and no more: a process that left the group may go on printing.
+    for (int reads = 0; reads < last_reads_max && read_output(); ++reads) {
     }
     if (!unfinished_line_.empty() && !unfinished_line_.ends_with('\n')) unfinished_line_ += '\n';
     if (!unfinished_line_.empty()) (void)options_.on_output(label_, unfinished_line_);

@@ -33,7 +33,6 @@ class HostedWorker {
   HostedWorker& operator=(const HostedWorker&) = delete;
 
   [[nodiscard]] pid_t pid() const { return process_->pid(); }
-  [[nodiscard]] const std::string& token() const { return token_; }
   [[nodiscard]] std::uint64_t number() const { return number_; }
   /// Its process has ended.
   [[nodiscard]] bool ended() const { return ended_; }
@@ -58,7 +57,7 @@ class HostedWorker {
   void drain();
 
   std::uint64_t number_;
-  std::string token_, label_;
+  std::string label_;
   const WorkerServerOptions& options_;
   EventLoop& loop_;
   SupplyStore& supplies_;

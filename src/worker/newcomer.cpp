@@ -66,7 +66,7 @@ Newcomer::Progress Newcomer::advance() {
     try {
       request_ = read_request(input_);
       return Progress::asked;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       return fail("its request cannot be read: " + to_utf8_line(error.what()));
     }
   }

@@ -34,7 +34,6 @@ class Newcomer {
  private:
   Progress fail(std::string complaint);
   Progress read_length();
-  bool send(std::string_view bytes);
 
   Fd socket_;
   std::string peer_;

@@ -84,7 +84,7 @@ void RemoteProcess::listen() {
 }
 
 bool RemoteProcess::signal(int number) {
-  if (number < 0 || number >= SIGRTMAX) return false;
+  if (number < 0 || number > SIGRTMAX) return false;
   if (!running()) return true;
   try {
     control_.send_some(encode({{"signal", number}}));

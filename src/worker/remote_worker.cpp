@@ -25,6 +25,14 @@ std::string server_name(const RemoteAddress& address) {
   return network::is_path(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
+std::vector<network::Address> resolve(const RemoteAddress& address) {
+  std::vector<network::Address> all = network::resolve(address.host, address.port);
+  if (address.other_host.empty()) return all;
+  const std::vector<network::Address> more = network::resolve(address.other_host, address.port);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 Pair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
   const RemoteOptions& options = address.options;
   const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "RemoteOptions");
@@ -81,7 +89,7 @@ void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, Stat
     timeout_s = std::max(timeout_s, batch[i].options.connect_timeout_s);
     try {
       auto& found = resolved[{batch[i].host, batch[i].port}];
-      if (found.empty()) found = network::resolve(batch[i].host, batch[i].port);
+      if (found.empty()) found = resolve(batch[i]);
       pairs[i] = begin(batch[i], found);
       connectors.insert(connectors.end(), {pairs[i]->control.get(), pairs[i]->data.get()});
     } catch (const Error&) {
@@ -102,7 +110,7 @@ void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, Stat
 }
 
 std::unique_ptr<Worker::State> connect_worker(const std::string& host, int port, const RemoteOptions& options) {
-  const RemoteAddress address{host, port, options, {}};
+  const RemoteAddress address{host, port, options, {}, {}};
   std::vector<ConnectFailure> failures;
   States states = connect_workers(std::span(&address, 1), failures);
   if (!failures.empty()) std::rethrow_exception(failures.front().error);

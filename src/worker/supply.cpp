@@ -7,6 +7,7 @@
 
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
 namespace {
@@ -29,6 +30,8 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
   Record answer{};
   std::vector<Fd> descriptors;
   system::Transfer transfer{};
+  while (system::poll_one(socket_.get(), POLLIN, limits::wait_slice_ms) <= 0)
+    if (on_interrupt_) on_interrupt_();
   do {
     transfer =
         system::receive(socket_.get(), std::as_writable_bytes(std::span(&answer, 1)), system::Block::yes, &descriptors);
@@ -88,9 +91,18 @@ bool SupplyStore::asked(Worker worker, int socket) {
   const auto found = items_.find(question.number);
   if (found != items_.end() && found->second.wanted_by.contains(worker))
     hand_over(question.number, worker, socket);
-  else
+  else if (expecting_)
     waiting_[worker] = {question.number, socket};
+  else
+    send_record(socket, {question.number, 0}, {});
   return true;
+}
+
+void SupplyStore::expect_no_more(bool others_are_left) {
+  expecting_ = others_are_left;
+  if (others_are_left) return;
+  for (const auto& [worker, asked] : waiting_) send_record(asked.socket, {asked.number, 0}, {});
+  waiting_.clear();
 }
 
 void SupplyStore::gone(Worker worker) {

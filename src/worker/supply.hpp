@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <vector>
@@ -15,12 +16,15 @@ namespace miniray {
 /// The worker's side.
 class SupplyLine {
  public:
-  explicit SupplyLine(Fd socket) : socket_(std::move(socket)) {}
+  /// `on_interrupt` may throw, to end a wait.
+  explicit SupplyLine(Fd socket, std::function<void()> on_interrupt = {})
+      : socket_(std::move(socket)), on_interrupt_(std::move(on_interrupt)) {}
   /// Waits until the server has the buffer. ProtocolError if it has not, or if it is not as large as the message says.
   [[nodiscard]] Buffer fetch(std::uint64_t number, std::uint64_t bytes);
 
  private:
   Fd socket_;
+  std::function<void()> on_interrupt_;
 };
 
 /// The server's side.
@@ -35,6 +39,8 @@ class SupplyStore {
   /// A worker's socket can be read: it asks for something. False if it cannot be made sense of.
   bool asked(Worker worker, int socket);
   void gone(Worker worker);
+  /// A link has ended. Unless others are left, what has not come will not: whoever waits for it is told.
+  void expect_no_more(bool others_are_left);
 
  private:
   struct Item {
@@ -50,6 +56,7 @@ class SupplyStore {
   void hand_over(std::uint64_t number, Worker worker, int socket);
 
   std::map<std::uint64_t, Item> items_;
+  bool expecting_ = true;
   std::map<Worker, Waiting> waiting_;  // asked for what has not come yet
 };
 

@@ -61,7 +61,9 @@ class WorkerServer::State {
     for (const auto& hosted : hosted_) hosted->resume_output();
   }
   void prepare(const std::string& work_fn) { (void)find_work(work_fn); }
-  [[nodiscard]] int port() const { return network::local_port(listener_.socket.get()); }
+  [[nodiscard]] int port() const { return port_; }
+  /// For other threads.
+  [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] std::size_t living() const {
     return static_cast<std::size_t>(std::ranges::count_if(hosted_, [](const auto& one) { return !one->ended(); }));
   }
@@ -114,6 +116,7 @@ class WorkerServer::State {
   EventLoop loop_;
   SupplyStore supplies_;
   Listener listener_;
+  int port_ = 0;
   std::optional<Deadline> listening_again_at_;
   EnteringList entering_;  // oldest first
   std::map<std::string, Half> halves_;
@@ -124,6 +127,7 @@ class WorkerServer::State {
   std::uint64_t last_number_ = 0;
   std::uint64_t generation_ = process_generation();
   std::atomic<bool> stopping_ = false;
+  std::atomic<std::size_t> count_ = 0;
 };
 
 WorkerServer::State::State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
@@ -134,6 +138,7 @@ WorkerServer::State::State(const std::string& host, int port, WorkFunction work,
       newcomers_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
   if (network::is_path(host)) socket_path_ = host;
   listener_.socket = network::listen(network::resolve(host, port).front());
+  port_ = network::local_port(listener_.socket.get());
   listen();
 }
 
@@ -195,7 +200,12 @@ void WorkerServer::State::advance(EnteringList::iterator entering) {
   Entering ready = std::move(*entering);
   ready.watch.reset();
   entering_.erase(entering);
-  let_in(std::move(ready));
+  const std::string peer = ready.newcomer.peer();
+  try {
+    let_in(std::move(ready));
+  } catch (const std::exception& error) {  // one connection's trouble is not the server's
+    log("refused " + peer + ": " + error.what());
+  }
 }
 
 void WorkerServer::State::let_in(Entering entering) {
@@ -282,6 +292,7 @@ void WorkerServer::State::open_link(Newcomer& newcomer) {
   Fd socket = newcomer.take_socket();
   network::set_blocking(socket.get(), true);
   network::notice_dead_peer(socket.get(), request.unreachable_ms);
+  supplies_.expect_no_more(true);
   links_.push_back({Channel(socket.release(), std::move(options)), {}});
   const auto link = std::prev(links_.end());
   link->watch = loop_.watch(link->channel.fileno(), [this, link] { take_supplies(link); });
@@ -297,6 +308,7 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
           if (!hosted->ended() && hosted->pid() == pid.integer()) workers.push_back(hosted->number());
       const List& numbers = supplies["numbers"].list();
       const List& buffers = supplies["buffers"].list();
+      if (numbers.size() != buffers.size()) throw ProtocolError("a link's message has another number of buffers");
       for (std::size_t i = 0; i < numbers.size(); ++i) {
         const std::uint64_t number = numbers[i].unsigned_integer();
         try {
@@ -307,12 +319,13 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
         }
       }
     }
+    return;
   } catch (const EndOfStream&) {
-    links_.erase(link);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log("closed a link: " + std::string(error.what()));
-    links_.erase(link);
   }
+  links_.erase(link);
+  supplies_.expect_no_more(!links_.empty());
 }
 
 // Time passes. True if somebody's is running out, so that the next look must not be late.
@@ -341,13 +354,13 @@ bool WorkerServer::State::tick() {
 
 void WorkerServer::State::turn() {
   const bool urgent = tick();
-  const bool uninterrupted = loop_.turn(urgent ? busy_turn_ms : limits::wait_slice_ms);
-  (void)uninterrupted;
+  (void)loop_.turn(urgent ? busy_turn_ms : limits::wait_slice_ms);
+  count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
 }
 
 void WorkerServer::State::serve() {
-  stopping_ = false;
+  if (!listener_.socket.valid()) throw UsageError("this server has served, and was stopped: make another");
   try {
     while (!stopping_) turn();
   } catch (...) {
@@ -391,6 +404,6 @@ void WorkerServer::when_writable(int descriptor, std::function<bool()> action) {
 }
 void WorkerServer::resume_output() { state_->resume_output(); }
 void WorkerServer::prepare(const std::string& work_fn) { state_->prepare(work_fn); }
-std::size_t WorkerServer::worker_count() const { return state_->living(); }
+std::size_t WorkerServer::worker_count() const { return state_->count(); }
 
 }  // namespace miniray
