@@ -213,7 +213,7 @@ def cache(hosts: Hosts) -> Path:
     return cache
 
 
-def contents(folder: Path) -> dict[str, tuple[int, int]]:
+def contents(folder: Path) -> dict[str, int]:
     """What makes a file a new one, by its text."""
     return {path.read_text(): path.stat().st_ino for path in folder.iterdir()}
 
