@@ -91,7 +91,7 @@ const DeathCertificate& LocalProcess::ending() {
   made.signal = status.signal;
   made.peak_bytes = status.peak_bytes;
   made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
-  if (ties_.crash_file.valid())
+  if (ties_.crash_file.valid() && status.exit_code != 0)  // else it did not crash, and reading takes a while
     made.stack = demangle_stack(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max));
   ending_ = made;
   return *ending_;
