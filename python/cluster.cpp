@@ -113,7 +113,13 @@ void bind_cluster(nb::module_& module) {
           },
           "workers"_a, "timeout"_a.none(),
           nb::sig("def gather(workers: list[typing.Any], timeout: float | None) -> list[typing.Any]"))
-      .def("stop", &Cluster::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "stop",
+          [](Cluster& self, const std::vector<Worker*>& workers) {
+            const nb::gil_scoped_release released;
+            self.stop(workers);
+          },
+          "workers"_a, nb::sig("def stop(self, workers: list[typing.Any]) -> None"))
       .def(
           "servers",
           [](Cluster& self) {

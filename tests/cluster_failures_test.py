@@ -319,3 +319,18 @@ def test_a_failed_start_does_not_wait_for_a_slow_node(hosts: Hosts) -> None:
     lines = text.splitlines()
     assert lines[0].endswith("1 of 2 nodes failed, and nothing of this start was left running.")
     assert [line.split(":")[0] for line in lines[2:3]] == ["no-such-host.invalid"]
+
+
+def test_who_waits_is_told_for_whom(hosts: Hosts) -> None:
+    """Progress: not on a terminal, so a line after 3 s; and nothing for a start that is quick."""
+    script = """
+        from miniray import Cluster, NodeConfig
+        with Cluster([NodeConfig("mr-a", 1), NodeConfig("mr-b", 1)]) as cluster:
+            cluster.start("module.work")
+    """
+    module = "import socket, time\nif socket.gethostname() == 'mr-b': time.sleep({})\ndef work(handle): pass\n"
+    ended = hosts.ends(script, files={"module.py": module.format(5)})
+    assert ended.returncode == 0, ended.stderr
+    [line] = ended.stderr.splitlines()
+    assert re.fullmatch(r"miniray: 1 of 2 nodes ready after \d+ s; waiting for mr-b \(importing\)", line)
+    assert hosts.ends(script, files={"module.py": module.format(0)}).stderr == ""

@@ -102,7 +102,7 @@ class Cluster {
   [[nodiscard]] std::vector<Value> gather(const ReceiveOptions& options = {});
 
   /// Ends the workers, then the servers, and waits for what was printed. May be started again afterwards.
-  void stop();
+  void stop() { stop({}); }
 
   // One rung lower.
   /// All nodes at once. `work_fn` is imported there, so that what is wrong with it shows now; it may be empty.
@@ -110,6 +110,8 @@ class Cluster {
   /// The caller owns these workers.
   [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn);
   void broadcast(std::span<Worker* const> workers, const Message& message);
+  /// Ends these workers, of connect_to_servers, along with the cluster's own.
+  void stop(std::span<Worker* const> workers);
   [[nodiscard]] static std::vector<Message> gather(std::span<Worker* const> workers, const ReceiveOptions& options);
   struct Server {
     std::string node, host;

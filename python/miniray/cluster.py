@@ -6,13 +6,11 @@ import atexit
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from miniray import _core, _functions
-from miniray.errors import MiniRayError
 from miniray.worker import RemoteWorker, _stop_import
 
 
@@ -189,20 +187,7 @@ class Cluster:
         core, self._core = self._core, None
         _running.remove(self)
         workers, self._workers = self._workers, []
-        try:
-            for worker in workers:
-                worker._end()
-            late = _still_running(workers, _core.limits.close_grace_ms / 1000)
-            for worker in late:
-                worker.kill()
-            stuck = _still_running(late, _core.limits.exit_wait_ms / 1000)
-            for worker in workers:
-                if worker not in stuck:
-                    worker.close(0)
-        finally:
-            core.stop()
-        for worker in stuck:  # with their servers, which could not tell
-            worker.close(0)
+        core.stop(workers)
 
     def __enter__(self) -> Cluster:
         return self
@@ -219,20 +204,6 @@ def _attendant() -> list[str]:
     """A small interpreter that loads the core and nothing else."""
     code = "import sys; sys.path[:0] = [sys.argv[1]]; import _core; sys.exit(_core._attend(*map(int, sys.argv[2:])))"
     return [sys.executable, "-I", "-S", "-c", code, os.path.dirname(os.path.abspath(_core.__file__))]
-
-
-def _still_running(workers: list[RemoteWorker], grace_s: float) -> list[RemoteWorker]:
-    """Those that have not ended when the grace, which they share, is over."""
-    late = []
-    deadline = time.monotonic() + grace_s
-    for worker in workers:
-        try:
-            worker.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            late.append(worker)
-        except MiniRayError:
-            pass  # for close() to tell
-    return late
 
 
 _running: list[Cluster] = []  # so that each is stopped in good order when Python ends

@@ -46,6 +46,15 @@ bool is_variable(const char* entry, const std::string& assignment) {
   return std::string_view(entry).starts_with(name);
 }
 
+// For exec: the words themselves stay where they are.
+std::vector<char*> as_arguments(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
 }  // namespace
 
 pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main) {
@@ -66,10 +75,7 @@ pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std:
 pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                     std::span<const int> keep) {
   MINIRAY_CHECK(!command.empty());
-  std::vector<char*> arguments;
-  arguments.reserve(command.size() + 1);
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = as_arguments(command);
   std::vector<char*> variables;
   variables.reserve(environment.size() + 64);
   for (const std::string& assignment : environment) variables.push_back(const_cast<char*>(assignment.c_str()));
@@ -98,10 +104,7 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
 
 pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors) {
   MINIRAY_CHECK(!command.empty());
-  std::vector<char*> arguments;
-  arguments.reserve(command.size() + 1);
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = as_arguments(command);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);

@@ -163,6 +163,12 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
+Fd duplicate(int descriptor) { return Fd(require(fcntl(descriptor, F_DUPFD_CLOEXEC, 0), "duplicate a descriptor")); }
+
+void change_folder(const std::string& path, const char* called) {
+  if (chdir(path.c_str()) != 0) throw SystemError("change to the folder " + path + " (" + called + ")", errno);
+}
+
 Fd open_null() { return Fd(require(open("/dev/null", O_RDWR | O_CLOEXEC), "open /dev/null")); }
 
 void make_private_folder(const char* path) { require(mkdir(path, 0700), "make a private folder"); }

@@ -41,6 +41,9 @@ void send_all(int socket, std::string_view bytes);
 void receive_all(int socket, std::span<std::byte> room);
 /// One end to read and one to write.
 std::pair<Fd, Fd> make_pipe();
+Fd duplicate(int descriptor);
+/// `called` is the setting that asked for it, for the error's text.
+void change_folder(const std::string& path, const char* called);
 /// Nothing to read, and whatever is written vanishes.
 Fd open_null();
 /// For its owner alone. It must not exist yet.

@@ -29,6 +29,9 @@ constexpr Row rows[] = {
     {"connect_timeout_ms", limits::connect_timeout_ms, "to reach a server and be let in"},
     {"hello_timeout_ms", limits::hello_timeout_ms, "a server waits so long for a connection to prove itself"},
     {"newcomers_max", limits::newcomers_max, "connections to a server that have not proved themselves"},
+    {"start_timeout_ms", limits::start_timeout_ms, "to bring up all nodes of a cluster, imports included"},
+    {"code_bytes_max", limits::code_bytes_max, "the code that goes along to a node"},
+    {"code_files_max", limits::code_files_max, "and its files"},
     {"orphan_grace_ms", limits::orphan_grace_ms, "a worker whose coordinator is gone has so long to end by itself"},
 };
 

@@ -6,36 +6,36 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/network.hpp"
 #include "channel/authentication.hpp"
 #include "miniray/array.hpp"
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
+#include "worker/connect_workers.hpp"
 #include "worker/connector.hpp"
 
 namespace miniray {
 
-Channel& Broadcaster::link(std::size_t node, const std::function<Target(std::size_t node)>& target) {
+Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(std::size_t node)>& server_of) {
   const auto known = links_.find(node);
   if (known != links_.end()) return known->second;
-  const Target where = target(node);
+  const RemoteAddress server = server_of(node);
+  const std::function<void()>& on_interrupt = server.options.worker.on_interrupt;
   Request request;
   request.kind = Request::Kind::link;
-  request.unreachable_ms = where.unreachable_ms;
-  Connector connector(network::resolve(where.host, where.port), where.name, Key::from_hex(where.key, "the cluster"),
-                      request);
+  request.unreachable_ms = static_cast<int>(server.options.unreachable_s * 1000);
+  Connector connector(resolve(server), server.name, Key::from_hex(server.options.key, "the cluster"), request);
   std::array<Connector*, 1> all{&connector};
-  connect_all(all, Deadline::in_ms(limits::connect_timeout_ms), where.on_interrupt);
+  connect_all(all, Deadline::in_seconds(server.options.connect_timeout_s), on_interrupt);
   if (connector.failure()) std::rethrow_exception(connector.failure());
   ChannelOptions options;
-  options.peer = "the server at " + where.name;
+  options.peer = "the server at " + server.name;
   options.shared_memory = false;
-  options.on_interrupt = where.on_interrupt;
+  options.on_interrupt = on_interrupt;
   return links_.emplace(node, Channel(connector.take_socket().release(), std::move(options))).first->second;
 }
 
 void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
-                       const std::function<Target(std::size_t node)>& target) {
+                       const std::function<RemoteAddress(std::size_t node)>& server_of) {
   std::map<std::size_t, std::vector<Worker*>> by_node;
   std::vector<Worker*> elsewhere;
   for (Worker* worker : workers) {
@@ -72,7 +72,7 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
       List pids;
       for (const Worker* worker : there) pids.emplace_back(static_cast<std::int64_t>(worker->pid()));
       try {
-        link(node, target)
+        link(node, server_of)
             .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
         supplied = true;
       } catch (const Error&) {  // then each gets its own copy, or its own connection says what is wrong

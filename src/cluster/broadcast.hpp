@@ -9,28 +9,22 @@
 
 #include "miniray/channel.hpp"
 #include "miniray/message.hpp"
+#include "miniray/remote_worker.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
 
 class Broadcaster {
  public:
-  struct Target {
-    std::string host;
-    int port;
-    std::string name, key;
-    int unreachable_ms;
-    std::function<void()> on_interrupt;
-  };
-
   /// The worker is on that node.
   void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = {node, worker.pid()}; }
-  /// To all of them, even if one cannot be reached; then throws what it threw. `target` says where a node's server is.
+  /// To all of them, even if one cannot be reached; then throws what it threw. `server_of` says where a node's server
+  /// is.
   void send(std::span<Worker* const> workers, const Message& message,
-            const std::function<Target(std::size_t node)>& target);
+            const std::function<RemoteAddress(std::size_t node)>& server_of);
 
  private:
-  Channel& link(std::size_t node, const std::function<Target(std::size_t node)>& target);
+  Channel& link(std::size_t node, const std::function<RemoteAddress(std::size_t node)>& server_of);
 
   struct Place {
     std::size_t node;

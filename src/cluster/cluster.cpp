@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <list>
+#include <sstream>
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
@@ -37,6 +38,21 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+// Those that have not ended when the grace, which they share, is over.
+std::vector<Worker*> still_running(const std::vector<Worker*>& workers, int grace_ms) {
+  std::vector<Worker*> late;
+  const std::int64_t end_ns = now_ns() + grace_ms * 1'000'000LL;
+  for (Worker* worker : workers) {
+    try {
+      (void)worker->wait(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
+    } catch (const TimeoutError&) {
+      late.push_back(worker);
+    } catch (const Error&) {  // for close() to tell
+    }
+  }
+  return late;
+}
+
 // An sshd that forwards nothing only closes what came through the tunnel.
 std::string with_tunnel_hint(const std::string& text) {
   constexpr std::string_view closed = "it closed the connection";
@@ -65,8 +81,7 @@ class Cluster::State {
   [[nodiscard]] bool launched() const { return attendant_ != nullptr; }
   [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn);
   void broadcast(std::span<Worker* const> workers, const Message& message);
-  void end_workers();
-  void stop();
+  void stop(std::span<Worker* const> others);
   [[nodiscard]] std::vector<Worker*> all_workers();
   [[nodiscard]] const std::vector<Server>& servers() const { return servers_; }
 
@@ -82,6 +97,7 @@ class Cluster::State {
   [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
   [[nodiscard]] Server server_of(std::size_t node, const Value& ready) const;
   void take_over(const std::vector<NodeLaunch>& launches);
+  [[nodiscard]] RemoteAddress server_address(std::size_t node) const;
   [[nodiscard]] std::vector<RemoteAddress> addresses(const std::string& work_fn, std::vector<std::size_t>& nodes);
 
   std::vector<NodeConfig> nodes_;
@@ -264,18 +280,21 @@ void Cluster::State::take_over(const std::vector<NodeLaunch>& launches) {
   }
 }
 
+RemoteAddress Cluster::State::server_address(std::size_t node) const {
+  RemoteAddress address{servers_[node].host, servers_[node].port, {}, names_[node], servers_[node].address};
+  address.options.key = key_.hex();
+  address.options.unreachable_s = options.unreachable_s;
+  address.options.worker = options.worker;
+  return address;
+}
+
 std::vector<RemoteAddress> Cluster::State::addresses(const std::string& work_fn, std::vector<std::size_t>& nodes) {
   std::vector<RemoteAddress> all;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     for (int worker = 0; worker < nodes_[i].num_workers; ++worker) {
-      RemoteAddress& address =
-          all.emplace_back(RemoteAddress{servers_[i].host, servers_[i].port, {}, names_[i], servers_[i].address});
-      RemoteOptions& remote = address.options;
+      RemoteOptions& remote = all.emplace_back(server_address(i)).options;
       remote.work_fn = work_fn;
-      remote.key = key_.hex();
-      remote.unreachable_s = options.unreachable_s;
       remote.label = names_[i] + "/" + std::to_string(labelled_[i] + worker);
-      remote.worker = options.worker;
       remote.worker.name = remote.label + (work_fn.empty() ? "" : ", " + work_fn);
       if (nodes_[i].gpus_per_worker > 0)
         remote.environment["CUDA_VISIBLE_DEVICES"] = gpu_list(worker, nodes_[i].gpus_per_worker);
@@ -312,11 +331,7 @@ std::vector<Worker> Cluster::State::connect(const std::string& work_fn) {
 }
 
 void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& message) {
-  const auto open_link = [&](std::size_t node) {
-    return Broadcaster::Target{servers_[node].host, servers_[node].port, names_[node],
-                               key_.hex(),          unreachable_ms_,     options.worker.on_interrupt};
-  };
-  broadcaster_.send(workers, message, open_link);
+  broadcaster_.send(workers, message, [&](std::size_t node) { return server_address(node); });
 }
 
 std::vector<Worker*> Cluster::State::all_workers() {
@@ -328,31 +343,16 @@ std::vector<Worker*> Cluster::State::all_workers() {
 
 // All are told first, and then share one grace. A server that is stuck cannot tell of its workers, so the end of the
 // servers must not wait for that.
-void Cluster::State::end_workers() {
-  for (Worker* worker : all_workers())
+void Cluster::State::stop(std::span<Worker* const> others) {
+  std::vector<Worker*> workers = all_workers();
+  workers.insert(workers.end(), others.begin(), others.end());
+  for (Worker* worker : workers)
     if (!worker->channel().closed()) worker->channel().close();
-  const auto still_running = [](const std::vector<Worker*>& workers, int grace_ms) {
-    std::vector<Worker*> late;
-    const std::int64_t end_ns = now_ns() + grace_ms * 1'000'000LL;
-    for (Worker* worker : workers) {
-      try {
-        (void)worker->wait(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
-      } catch (const TimeoutError&) {
-        late.push_back(worker);
-      } catch (const Error&) {  // for close() to tell
-      }
-    }
-    return late;
-  };
-  const std::vector<Worker*> late = still_running(all_workers(), limits::close_grace_ms);
+  const std::vector<Worker*> late = still_running(workers, limits::close_grace_ms);
   for (Worker* worker : late) worker->kill(SIGKILL);
   const std::vector<Worker*> stuck = still_running(late, limits::exit_wait_ms);
-  for (Worker* worker : all_workers())
+  for (Worker* worker : workers)
     if (std::ranges::find(stuck, worker) == stuck.end()) worker->close(0);
-}
-
-void Cluster::State::stop() {
-  end_workers();
   broadcaster_ = {};
   servers_.clear();
   if (attendant_)
@@ -360,7 +360,7 @@ void Cluster::State::stop() {
                              options.worker.on_interrupt);
   attendant_.reset();
   folder_.reset();
-  for (Worker* worker : all_workers()) worker->close(0);  // with their servers, which could not tell
+  for (Worker* worker : stuck) worker->close(0);  // with their servers, which could not tell
   started.clear();
 }
 
@@ -372,7 +372,7 @@ Cluster& Cluster::operator=(Cluster&&) noexcept = default;
 Cluster::~Cluster() {
   if (!state_) return;
   try {
-    state_->stop();
+    state_->stop({});
   } catch (const std::exception&) {  // an interrupt; what is left ends with the attendant
   }
 }
@@ -386,7 +386,7 @@ std::span<Worker> Cluster::start(const std::string& work_fn) {
   try {
     return state_->started.emplace_back(state_->connect(work_fn));
   } catch (...) {
-    if (first) state_->stop();
+    if (first) state_->stop({});
     throw;
   }
 }
@@ -404,7 +404,7 @@ std::vector<Value> Cluster::gather(const ReceiveOptions& options) {
   return values;
 }
 
-void Cluster::stop() { state_->stop(); }
+void Cluster::stop(std::span<Worker* const> workers) { state_->stop(workers); }
 std::vector<Cluster::Server> Cluster::servers() const { return state_->servers(); }
 
 }  // namespace miniray

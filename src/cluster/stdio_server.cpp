@@ -67,7 +67,7 @@ class StdioServer {
 // The protocol has the standard descriptors to itself: what user code reads is empty, and what it prints goes to the
 // cluster as complaints.
 StdioServer::StdioServer(StdioProgram program)
-    : program_(std::move(program)), stream_(Fd(dup(STDIN_FILENO)), Fd(dup(STDOUT_FILENO))) {
+    : program_(std::move(program)), stream_(system::duplicate(STDIN_FILENO), system::duplicate(STDOUT_FILENO)) {
   const Fd nothing = system::open_null();
   system::replace_descriptor(nothing.get(), STDIN_FILENO);
   system::replace_descriptor(STDERR_FILENO, STDOUT_FILENO);
@@ -110,8 +110,7 @@ void StdioServer::apply_settings() {
     environment_[name.string()] = value.string();
   }
   const std::string& workdir = config_["workdir"].string();
-  if (!workdir.empty() && chdir(workdir.c_str()) != 0)
-    throw SystemError("change to the folder " + workdir + " (workdir)", errno);
+  if (!workdir.empty()) system::change_folder(workdir, "workdir");
 }
 
 WorkerServer StdioServer::make_server() {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/network.hpp"
 #include "miniray/remote_worker.hpp"
 #include "worker/worker_state.hpp"
 
@@ -19,6 +20,9 @@ struct ConnectFailure {
 /// In the order of the addresses; nothing in the place of one that failed.
 [[nodiscard]] std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses,
                                                                           std::vector<ConnectFailure>& failures);
+
+/// Where its server may be.
+[[nodiscard]] std::vector<network::Address> resolve(const RemoteAddress& address);
 
 /// A worker made of what is inside one.
 [[nodiscard]] Worker assemble(std::unique_ptr<Worker::State> state);

@@ -74,7 +74,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   if (output >= 0) {
     system::replace_descriptor(output, STDOUT_FILENO);
     system::replace_descriptor(output, STDERR_FILENO);
-    ::close(output);
+    Fd(output).reset();
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line that was printed is there even if the process is killed
   }
   const Value answer{{"pid", static_cast<std::int64_t>(getpid())}, {"host", network::host_name()}};

@@ -25,14 +25,6 @@ std::string server_name(const RemoteAddress& address) {
   return network::is_path(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
-std::vector<network::Address> resolve(const RemoteAddress& address) {
-  std::vector<network::Address> all = network::resolve(address.host, address.port);
-  if (address.other_host.empty()) return all;
-  const std::vector<network::Address> more = network::resolve(address.other_host, address.port);
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 Pair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
   const RemoteOptions& options = address.options;
   const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "RemoteOptions");
@@ -118,6 +110,14 @@ std::unique_ptr<Worker::State> connect_worker(const std::string& host, int port,
 }
 
 }  // namespace
+
+std::vector<network::Address> resolve(const RemoteAddress& address) {
+  std::vector<network::Address> all = network::resolve(address.host, address.port);
+  if (address.other_host.empty()) return all;
+  const std::vector<network::Address> more = network::resolve(address.other_host, address.port);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 Worker assemble(std::unique_ptr<Worker::State> state) { return Assembled(std::move(state)); }
 

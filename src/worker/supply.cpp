@@ -98,9 +98,9 @@ bool SupplyStore::asked(Worker worker, int socket) {
   return true;
 }
 
-void SupplyStore::expect_no_more(bool others_are_left) {
-  expecting_ = others_are_left;
-  if (others_are_left) return;
+void SupplyStore::set_expecting(bool expecting) {
+  expecting_ = expecting;
+  if (expecting) return;
   for (const auto& [worker, asked] : waiting_) send_record(asked.socket, {asked.number, 0}, {});
   waiting_.clear();
 }

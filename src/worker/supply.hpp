@@ -39,8 +39,8 @@ class SupplyStore {
   /// A worker's socket can be read: it asks for something. False if it cannot be made sense of.
   bool asked(Worker worker, int socket);
   void gone(Worker worker);
-  /// A link has ended. Unless others are left, what has not come will not: whoever waits for it is told.
-  void expect_no_more(bool others_are_left);
+  /// Whether there is a link over which more can come. If not, whoever waits for something is told so.
+  void set_expecting(bool expecting);
 
  private:
   struct Item {

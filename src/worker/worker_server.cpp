@@ -292,7 +292,7 @@ void WorkerServer::State::open_link(Newcomer& newcomer) {
   Fd socket = newcomer.take_socket();
   network::set_blocking(socket.get(), true);
   network::notice_dead_peer(socket.get(), request.unreachable_ms);
-  supplies_.expect_no_more(true);
+  supplies_.set_expecting(true);
   links_.push_back({Channel(socket.release(), std::move(options)), {}});
   const auto link = std::prev(links_.end());
   link->watch = loop_.watch(link->channel.fileno(), [this, link] { take_supplies(link); });
@@ -325,7 +325,7 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
     log("closed a link: " + std::string(error.what()));
   }
   links_.erase(link);
-  supplies_.expect_no_more(!links_.empty());
+  supplies_.set_expecting(!links_.empty());
 }
 
 // Time passes. True if somebody's is running out, so that the next look must not be late.
