@@ -30,3 +30,5 @@ find_path(MSGPACK_INCLUDE msgpack.hpp REQUIRED)
 # HMAC and SHA-256, linked into what is built.
 find_path(BEARSSL_INCLUDE bearssl.h REQUIRED)
 find_library(BEARSSL_LIBRARY libbearssl.a REQUIRED)
+# Its types alone; the library itself is loaded where a program asks for the machine's CPUs.
+find_path(HWLOC_INCLUDE hwloc.h REQUIRED)

@@ -17,8 +17,8 @@
 namespace miniray::python {
 namespace {
 
-using Node =
-    std::tuple<std::string, int, int, int, std::string, std::string, std::map<std::string, std::string>, std::string>;
+using Node = std::tuple<std::string, int, int, double, std::string, std::string, std::map<std::string, std::string>,
+                        std::string>;
 using Files = std::vector<std::pair<std::string, std::string>>;
 
 NodeConfig node_config(const Node& node) {
@@ -81,15 +81,18 @@ void bind_cluster(nb::module_& module) {
       .def("launch_servers", &Cluster::launch_servers, "work_fn"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "connect_to_servers",
-          [](Cluster& self, const std::string& work_fn) {
+          [](Cluster& self, const std::string& work_fn, std::optional<int> num_workers,
+             std::optional<double> gpus_per_worker, const std::vector<int>& gpus, bool pin_cpus) {
             std::vector<Worker> workers;
             {
               const nb::gil_scoped_release released;
-              workers = self.connect_to_servers(work_fn);
+              workers = self.connect_to_servers(work_fn, {num_workers, gpus_per_worker, gpus, pin_cpus});
             }
             return wrap_ready(std::move(workers));
           },
-          "work_fn"_a, nb::sig("def connect_to_servers(self, work_fn: str) -> list[_ReadyWorker]"))
+          "work_fn"_a, "num_workers"_a.none(), "gpus_per_worker"_a.none(), "gpus"_a, "pin_cpus"_a,
+          nb::sig("def connect_to_servers(self, work_fn: str, num_workers: int | None, gpus_per_worker: float | None, "
+                  "gpus: collections.abc.Sequence[int], pin_cpus: bool) -> list[_ReadyWorker]"))
       .def(
           "broadcast",
           [](Cluster& self, const std::vector<Worker*>& workers, nb::handle message, const std::string& codec) {

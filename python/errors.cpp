@@ -5,6 +5,7 @@
 #include "interop.hpp"
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
+#include "miniray/training_group.hpp"
 
 namespace miniray::python {
 namespace {
@@ -52,6 +53,15 @@ void raise_cluster_error(const ClusterError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
+void raise_group_error(const GroupError& error) {
+  nb::object made = attribute("miniray.errors", "GroupError")(error.what());
+  if (error.rank()) made.attr("rank") = *error.rank();
+  nb::dict failures;
+  for (const auto& [rank, text] : error.failures()) failures[nb::int_(rank)] = text;
+  made.attr("failures") = failures;
+  PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
 void raise_system_error(const SystemError& error) {
   nb::object made = nb::borrow(PyExc_OSError)(error.error_number(), error.what());
   PyErr_SetObject(made.type().ptr(), made.ptr());
@@ -76,6 +86,8 @@ void translate(const std::exception_ptr& thrown, void*) {
     raise_package_error("ProtocolError", error);
   } catch (const ClusterError& error) {
     raise_cluster_error(error);
+  } catch (const GroupError& error) {
+    raise_group_error(error);
   } catch (const Refused& error) {
     raise_package_error("Refused", error);
   } catch (const UnknownHost& error) {

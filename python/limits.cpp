@@ -30,6 +30,9 @@ void bind_limits(nb::module_& module) {
   sub.attr("start_timeout_ms") = limits::start_timeout_ms;
   sub.attr("code_bytes_max") = limits::code_bytes_max;
   sub.attr("code_files_max") = limits::code_files_max;
+  sub.attr("master_port") = limits::master_port;
+  sub.attr("group_timeout_ms") = limits::group_timeout_ms;
+  sub.attr("dial_timeout_ms") = limits::dial_timeout_ms;
   module.attr("limits") = sub;
 }
 

@@ -149,7 +149,10 @@ void bind_worker(nb::module_& module) {
            nb::call_guard<nb::gil_scoped_release>(),
            "End the conversation: the worker sees the end of the stream, has grace_s seconds to finish, and is killed "
            "if it has not. A failure that nobody received is reported on standard error.")
-      .def("_end", [](Worker& self) { self.channel().close(); })
+      .def("stack", &Worker::stack, nb::call_guard<nb::gil_scoped_release>(),
+           "What the worker is doing now: its state, and the Python stack of each of its threads (of a C++ worker, its "
+           "C++ stack). It goes on as if nothing had been asked. Empty if it has ended.")
+      .def("_end", &Worker::end)
       .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from described_machine import described_machine
 from hosts import Hosts, ended_with
 
 SEED_MATRIX = """
@@ -208,7 +209,7 @@ def test_the_server_and_the_remote_worker_of_seed_001(hosts: Hosts) -> None:
 
 
 # --- Options of a node ------------------------------------------------------------------------------------------------
-def test_options_of_nodes(hosts: Hosts, shared_folder: Path) -> None:
+def test_options_of_nodes(hosts: Hosts, shared_folder: Path, root: Path) -> None:
     awkward = shared_folder / "it's a $HOME of pythons"
     awkward.mkdir()
     (awkward / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -217,7 +218,7 @@ def test_options_of_nodes(hosts: Hosts, shared_folder: Path) -> None:
     import json, sys
     python = sys.argv[1]
     nodes = [
-        NodeConfig("mr-a", 2, base_port=0, gpus_per_worker=2, env={{"COLOUR": "blue", "EMPTY": ""}}, workdir="/usr"),
+        NodeConfig("mr-a", 2, base_port=0, gpus_per_worker=2, env=json.loads(sys.argv[2]), workdir="/usr"),
         NodeConfig("root@mr-b", 1, python_bin=python),
         NodeConfig("localhost", 1, base_port=0),
         NodeConfig("localhost", 1, base_port=0, env={{"COLOUR": "red"}}, workdir="/var"),
@@ -231,7 +232,8 @@ def test_options_of_nodes(hosts: Hosts, shared_folder: Path) -> None:
         servers = [[server.node, server.host, server.port > 0, server.pid > 1] for server in cluster.servers]
     print(json.dumps([seen, servers, repr(cluster)]))
     """
-    seen, servers, text = hosts.value(script, str(awkward / "python"))
+    described = described_machine(root) | {"COLOUR": "blue", "EMPTY": ""}
+    seen, servers, text = hosts.value(script, str(awkward / "python"), json.dumps(described))
     here = os.uname().nodename
     assert seen == [
         ["mr-a", "/usr", "blue", "", "0,1"],
@@ -318,7 +320,10 @@ def test_secrets_are_in_no_command_line(hosts: Hosts) -> None:
             "[NodeConfig('mr-a', base_port=70000)]",
             "UsageError: mr-a: base_port is from 0 (any that is free) to 65535, not 70000",
         ),
-        ("[NodeConfig('mr-a', gpus_per_worker=-1)]", "UsageError: mr-a: gpus_per_worker is 0 or more, not -1"),
+        (
+            "[NodeConfig('mr-a', gpus_per_worker=-1)]",
+            "UsageError: mr-a: gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not -1",
+        ),
         (
             "[NodeConfig('mr-a')], unreachable_s=0",
             "UsageError: unreachable_s is a number of seconds, 1 at least, not 0.000000",

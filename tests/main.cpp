@@ -12,9 +12,28 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 #include "miniray/cluster.hpp"
+#include "miniray/nccl.hpp"
+
+// A rank of a training group: {"echo": x} is answered with the rank; of {"die": rank} and {"raise": rank}, the others
+// hang, or notice. It is visible from outside, so that its name is in its stack.
+void test_rank(miniray::Handle& handle) {
+  const miniray::NCCLConfig config = miniray::nccl_config(handle.recv());
+  handle.send({{"status", "ready"}});
+  for (;;) {
+    const miniray::Value order = handle.recv();
+    if (order.find("echo") != nullptr) handle.send(config.rank);
+    if (const miniray::Value* dies = order.find("die")) {
+      if (dies->integer() == config.rank) kill(getpid(), SIGKILL);
+      for (;;) pause();
+    }
+    if (const miniray::Value* raises = order.find("raise"))
+      throw std::runtime_error(raises->integer() == config.rank ? "a bug" : "Connection closed by peer");
+  }
+}
 
 namespace {
 
@@ -32,6 +51,12 @@ const std::map<std::string, miniray::WorkFunction> cluster_functions{
      [](miniray::Handle&) {
        for (volatile bool forever = true; forever;) {
        }
+     }},
+    {"test_rank", test_rank},
+    {"test_rank_not_ready",
+     [](miniray::Handle& handle) {
+       if (handle.recv()["rank"] == miniray::Value(0)) handle.send({{"status", "ready"}});
+       for (;;) pause();
      }},
     {"test_environment",
      [](miniray::Handle& handle) {

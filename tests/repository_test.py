@@ -9,6 +9,7 @@ from pathlib import Path
 
 LAYERS = [
     "base",
+    "hardware",
     "wire",
     "channel",
     "worker",

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,8 +29,10 @@ namespace miniray {
 struct NodeConfig {
   std::string host;  ///< as ssh knows it; "localhost" needs no ssh
   int num_workers = 4;
-  int base_port = 10000;        ///< where the node's server listens; 0: any port that is free
-  int gpus_per_worker = 0;      ///< worker i sees GPUs i*n to i*n+n-1 (CUDA_VISIBLE_DEVICES); 0: all
+  int base_port = 10000;  ///< where the node's server listens; 0: any port that is free
+  /// Worker i sees GPUs i*n to i*n+n-1 of the node as its own, and runs on the CPUs next to them. A share such as 0.5
+  /// puts two workers on each GPU; 0: each sees all. On a node without GPUs it changes nothing.
+  double gpus_per_worker = 0;
   std::string ssh_key = {};     ///< a file; empty: what ssh finds by itself
   std::string python_bin = {};  ///< the interpreter there, for work functions in Python
   std::map<std::string, std::string> env = {};
@@ -70,6 +73,16 @@ struct ClusterOptions {
   WorkerOptions worker = {};  ///< of all workers: codec, spin_us, inbox_bytes_max, on_interrupt
 };
 
+/// What one start() says differently from the nodes' configuration.
+struct StartOptions {
+  std::optional<int> num_workers = {};  ///< on each node
+  std::optional<double> gpus_per_worker = {};
+  /// Which of each node's GPUs, by their numbers there, are given out; empty: all. Two starts that name the same GPUs
+  /// share them.
+  std::vector<int> gpus = {};
+  bool pin_cpus = true;  ///< to those next to the worker's GPUs, where that is known
+};
+
 /// Some nodes did not come up. Nothing was left running on any.
 class ClusterError : public Error {
  public:
@@ -93,7 +106,7 @@ class Cluster {
 
   /// Launches the servers if they are not up, and starts the workers of every node: in the order of the nodes, then of
   /// the workers. They belong to the cluster. May be called again, for another function: both sets live side by side.
-  [[nodiscard]] std::span<Worker> start(const std::string& work_fn);
+  [[nodiscard]] std::span<Worker> start(const std::string& work_fn, const StartOptions& options = {});
 
   /// The same message to all workers that start() made. It is encoded once, and large buffers go to each node once.
   void broadcast(const Value& message);
@@ -108,7 +121,7 @@ class Cluster {
   /// All nodes at once. `work_fn` is imported there, so that what is wrong with it shows now; it may be empty.
   void launch_servers(const std::string& work_fn = {});
   /// The caller owns these workers.
-  [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn);
+  [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn, const StartOptions& options = {});
   void broadcast(std::span<Worker* const> workers, const Message& message);
   /// Ends these workers, of connect_to_servers, along with the cluster's own.
   void stop(std::span<Worker* const> workers);
@@ -120,6 +133,12 @@ class Cluster {
     std::string address = {};  ///< where ssh arrived there, if that may be another than the host's
   };
   [[nodiscard]] std::vector<Server> servers() const;
+  /// The position of the worker's node. Throws UsageError if the worker is not this cluster's.
+  [[nodiscard]] std::size_t node_of(Worker& worker) const;
+  /// A process on each node that tells of it, for checks (src/cluster/probe.hpp).
+  [[nodiscard]] std::vector<Worker> connect_probes();
+  /// Ports that training groups of this cluster were given.
+  [[nodiscard]] std::set<int>& ports_given();
 
  private:
   class State;

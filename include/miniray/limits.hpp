@@ -72,6 +72,17 @@ inline constexpr std::size_t output_queue_bytes_max = 1 * mib;
 // Servers that were told to end have so long to do so, beyond the grace of their workers.
 inline constexpr int stop_margin_ms = 2000;
 
+// Training groups. Ranks have so long to say that they are ready; after a failure, the others have so long to fail too,
+// so that the cause can be told from its consequences.
+inline constexpr int master_port = 29500;
+inline constexpr int master_ports_tried = 1000;
+inline constexpr int group_timeout_ms = 600'000;
+inline constexpr int failing_ranks_ms = 500;
+// One node calls another on a port: without an answer in this time, a firewall is in the way.
+inline constexpr int dial_timeout_ms = 3000;
+// A process that was asked what it is doing has this long to say.
+inline constexpr int stack_wait_ms = 1000;
+
 // What a death certificate remembers: messages each way, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;

@@ -4,7 +4,8 @@
 // 2. What a message may hold:               value.hpp, array.hpp
 // 3. What goes wrong, and how you are told: error.hpp
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
-// 5. Finer control:                         channel.hpp, message.hpp, limits.hpp
+// 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
+// 6. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
@@ -12,9 +13,12 @@
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
+#include "miniray/hardware.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
+#include "miniray/nccl.hpp"
 #include "miniray/remote_worker.hpp"
+#include "miniray/training_group.hpp"
 #include "miniray/value.hpp"
 #include "miniray/version.hpp"
 #include "miniray/worker.hpp"

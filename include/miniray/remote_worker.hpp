@@ -21,7 +21,8 @@ struct RemoteOptions {
   /// A host that does not answer for so long is taken to be gone, here and there.
   double unreachable_s = limits::unreachable_ms / 1000.0;
   std::map<std::string, std::string> environment = {};  ///< for the worker's process
-  std::string label = {};                               ///< how its output is marked; by default its number
+  std::vector<int> cpus = {};  ///< where it runs, of those that its server may use; empty: anywhere
+  std::string label = {};      ///< how its output is marked; by default its number
   WorkerOptions worker = {};
 };
 

@@ -72,6 +72,10 @@ class Worker {
   [[nodiscard]] bool is_alive() const;
   /// SIGKILL ends the worker and all that it started; another signal goes to the worker alone.
   void kill(int signal = 9);
+  /// What its process is doing now: its state, and where it is. It goes on as if nothing had been asked.
+  [[nodiscard]] std::string stack();
+  /// The first half of close(): the worker sees the end of the stream. For who ends many, and then waits for all.
+  void end();
   /// Ends the conversation: the worker sees the end of the stream, has grace_s to finish, and is killed if it has
   /// not. A failure that nobody received is then reported on standard error.
   void close(double grace_s = limits::close_grace_ms / 1000.0);

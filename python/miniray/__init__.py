@@ -12,7 +12,7 @@
         print(worker.recv())          # {'square': 49}
 
 A worker never outlives the process that started it. See `help(miniray.Worker)`; for other machines,
-`help(miniray.RemoteWorker)` and `help(miniray.Cluster)`.
+`help(miniray.RemoteWorker)` and `help(miniray.Cluster)`; for torch.distributed, `help(miniray.TrainingGroup)`.
 """
 
 from miniray._core import Array, Channel, Handle, limits, wait_any
@@ -20,6 +20,7 @@ from miniray._core import version as __version__
 from miniray.errors import (
     ClusterError,
     EndOfStream,
+    GroupError,
     InboxFull,
     MessageTooLarge,
     MiniRayError,
@@ -35,19 +36,28 @@ from miniray.worker import RemoteWorker, Worker, create_remote_workers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from miniray.cluster import Cluster, NodeConfig
+    from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
+    from miniray.nccl import NCCLConfig, create_nccl_configs, print_nccl_config, restore_nccl_env, setup_nccl_env
+    from miniray.training_group import TrainingGroup
     from miniray.worker_server import WorkerServer
+
+
+_MODULES = {
+    "cluster": ("Cluster", "NodeConfig"),
+    "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
+    "nccl": ("NCCLConfig", "create_nccl_configs", "print_nccl_config", "restore_nccl_env", "setup_nccl_env"),
+    "training_group": ("TrainingGroup",),
+    "worker_server": ("WorkerServer",),
+}
 
 
 def __getattr__(name: str) -> object:
     """What few programs need is imported when it is first asked for."""
-    if name == "WorkerServer":
-        from miniray.worker_server import WorkerServer
+    for module, names in _MODULES.items():
+        if name in names:
+            from importlib import import_module
 
-        return WorkerServer
-    if name in ("Cluster", "NodeConfig"):
-        from miniray import cluster
-
-        return getattr(cluster, name)
+            return getattr(import_module("miniray." + module), name)
     raise AttributeError(f"module 'miniray' has no attribute {name!r}")
 
 
@@ -57,14 +67,20 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "EndOfStream",
+    "Gpu",
+    "GroupError",
     "Handle",
     "InboxFull",
+    "Machine",
     "MessageTooLarge",
     "MiniRayError",
+    "NCCLConfig",
     "NodeConfig",
+    "NumaNode",
     "ProtocolError",
     "Refused",
     "RemoteWorker",
+    "TrainingGroup",
     "UnknownHost",
     "UsageError",
     "Worker",
@@ -72,7 +88,14 @@ __all__ = [
     "WorkerError",
     "WorkerServer",
     "__version__",
+    "create_nccl_configs",
     "create_remote_workers",
+    "discover_machine",
+    "get_gpu_numa_node",
     "limits",
+    "print_nccl_config",
+    "restore_nccl_env",
+    "set_gpu_affinity",
+    "setup_nccl_env",
     "wait_any",
 ]

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from miniray._core import Handle
+from miniray._core import Handle, _stack_signal
 from miniray.errors import EndOfStream
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -18,6 +18,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
     """None if it returned, an exit code if it asked for one, else what it raised: type, text, traceback."""
     faulthandler.enable(crash_descriptor)
+    faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first
+    faulthandler.register(_stack_signal, crash_descriptor)
     try:
         work_fn(handle)
         return None

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 from miniray import _core, _functions
 from miniray.worker import RemoteWorker, _stop_import
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from miniray.training_group import TrainingGroup
+
 
 @dataclass(frozen=True)
 class NodeConfig:
@@ -20,14 +24,16 @@ class NodeConfig:
 
     ``host`` is what you would give ssh: a name, an alias of your ssh config, user@host. "localhost" needs no ssh.
     ``base_port`` is where the node's server listens (0: any that is free). With ``gpus_per_worker=n``, worker i of the
-    node sees GPUs i*n to i*n+n-1. ``python_bin`` is the interpreter there; by default the same path as here, or else
-    python3. ``env`` is added to the environment of the server and its workers, ``workdir`` is where they run.
+    node sees GPUs i*n to i*n+n-1 as its own, cuda:0 to cuda:n-1, and runs on the CPUs next to them; a share such as 0.5
+    puts two workers on each GPU; 0: each sees all. On a node without GPUs it changes nothing. ``python_bin`` is the
+    interpreter there; by default the same path as here, or else python3. ``env`` is added to the environment of the
+    server and its workers, ``workdir`` is where they run.
     """
 
     host: str
     num_workers: int = 4
     base_port: int = 10000
-    gpus_per_worker: int = 0
+    gpus_per_worker: float = 0
     ssh_key: str | os.PathLike[str] | None = None
     python_bin: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -120,11 +126,24 @@ class Cluster:
             return work_fn
         return _functions.name_of(work_fn)
 
-    def start(self, work_fn: str | Callable[[_core.Handle], Any]) -> list[RemoteWorker]:
+    def start(
+        self,
+        work_fn: str | Callable[[_core.Handle], Any],
+        *,
+        num_workers: int | None = None,
+        gpus_per_worker: float | None = None,
+        gpus: Iterable[int] = (),
+        pin_cpus: bool = True,
+    ) -> list[RemoteWorker]:
         """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
 
         ``work_fn`` is a function at the top level of a module, or its name, "module.function" or "__main__.function".
         May be called again, for another function: both sets of workers live side by side.
+
+        ``num_workers`` (of each node) and ``gpus_per_worker`` take the place of what the nodes' configuration says.
+        ``gpus`` are the GPUs of each node, by their numbers there, that these workers share among them: range(4) for
+        training and range(4, 8) for rollouts splits them, the same ones for two groups shares them. Workers with GPUs
+        run on the CPUs next to them, unless ``pin_cpus=False``.
         """
         _stop_import()
         name = self._name_of(work_fn)
@@ -132,7 +151,9 @@ class Cluster:
         if not launched:
             self.launch_servers(name)
         try:
-            return self.connect_to_servers(name)
+            return self.connect_to_servers(
+                name, num_workers=num_workers, gpus_per_worker=gpus_per_worker, gpus=gpus, pin_cpus=pin_cpus
+            )
         except BaseException:
             if not launched:
                 self.stop()
@@ -150,11 +171,22 @@ class Cluster:
         _running.append(self)
         return self.servers
 
-    def connect_to_servers(self, work_fn: str | Callable[[_core.Handle], Any]) -> list[RemoteWorker]:
-        """Have the servers of all nodes start their workers."""
+    def connect_to_servers(
+        self,
+        work_fn: str | Callable[[_core.Handle], Any],
+        *,
+        num_workers: int | None = None,
+        gpus_per_worker: float | None = None,
+        gpus: Iterable[int] = (),
+        pin_cpus: bool = True,
+    ) -> list[RemoteWorker]:
+        """Have the servers of all nodes start their workers; see ``start``."""
         if self._core is None:
             raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
-        made = [RemoteWorker._take_over(ready) for ready in self._core.connect_to_servers(self._name_of(work_fn))]
+        ready = self._core.connect_to_servers(
+            self._name_of(work_fn), num_workers, gpus_per_worker, list(gpus), pin_cpus
+        )
+        made = [RemoteWorker._take_over(worker) for worker in ready]
         self._workers += made
         return made
 
@@ -166,6 +198,28 @@ class Cluster:
     @property
     def servers(self) -> list[Server]:
         return [Server(*server) for server in self._core.servers()] if self._core is not None else []
+
+    def training_group(
+        self,
+        workers: Iterable[RemoteWorker] | None = None,
+        *,
+        timeout: float = _core.limits.group_timeout_ms / 1000,
+        master_port: int = _core.limits.master_port,
+        progress: bool = True,
+    ) -> TrainingGroup:
+        """Make a torch.distributed group of these workers (or of all), which get their ranks in this order.
+
+        Picks a master address that all nodes can reach and a free port on it, from ``master_port`` on; sends each
+        worker its config, as ``NCCLConfig(**handle.recv())`` takes it; and waits until each has answered
+        ``{"status": "ready"}``. TimeoutError after ``timeout`` seconds: which ranks are not ready, and what each is
+        doing. GroupError if a node cannot reach another, or a rank fails.
+        """
+        from miniray.training_group import TrainingGroup
+
+        if self._core is None:
+            raise RuntimeError("the cluster is not running")
+        listed = list(workers) if workers is not None else self.workers
+        return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec)
 
     def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
         """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""

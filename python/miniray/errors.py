@@ -49,6 +49,16 @@ class ClusterError(MiniRayError, ConnectionError):
     failures: dict[str, str] = {}  # noqa: RUF012 (set for each)
 
 
+class GroupError(MiniRayError, ConnectionError):
+    """A training group cannot go on: a rank has failed, or one node cannot reach another. No rank is left hanging.
+
+    ``rank`` is whose failure is the cause, as far as that can be told, and ``failures`` what each failed rank said.
+    """
+
+    rank: int | None = None
+    failures: dict[int, str] = {}  # noqa: RUF012 (set for each)
+
+
 class WorkerError(MiniRayError, RuntimeError):
     """The work function raised. The text has the remote traceback."""
 

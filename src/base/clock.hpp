@@ -33,6 +33,12 @@ class Deadline {
   [[nodiscard]] bool is_never() const { return at_ns_ == never_ns; }
   [[nodiscard]] bool passed() const { return !is_never() && now_ns() >= at_ns_; }
 
+  /// None if never.
+  [[nodiscard]] std::optional<double> seconds_left() const {
+    if (is_never()) return std::nullopt;
+    return std::max(0.0, static_cast<double>(at_ns_ - now_ns()) / 1e9);
+  }
+
   /// For poll(2): rounded up, at most `slice_ms`.
   [[nodiscard]] int poll_ms(int slice_ms) const {
     if (is_never()) return slice_ms;

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
@@ -26,14 +28,25 @@ void write_text(const char* text) {
   [[maybe_unused]] const ssize_t written = write(crash_stacks_to, text, strlen(text));
 }
 
+void write_stack() {
+  std::array<void*, stack_frames_max> frames{};
+  const int count = backtrace(frames.data(), stack_frames_max);
+  backtrace_symbols_fd(frames.data(), count, crash_stacks_to);
+}
+
+void on_stack_signal(int) {
+  const int error = errno;
+  write_text("C++ stack:\n");
+  write_stack();
+  errno = error;
+}
+
 void on_fatal_signal(int number) {
   const char* name = sigabbrev_np(number);
   write_text("C++ stack at SIG");
   write_text(name != nullptr ? name : "?");
   write_text(":\n");
-  std::array<void*, stack_frames_max> frames{};
-  const int count = backtrace(frames.data(), stack_frames_max);
-  backtrace_symbols_fd(frames.data(), count, crash_stacks_to);
+  write_stack();
   signal(number, SIG_DFL);
   raise(number);
 }
@@ -61,6 +74,31 @@ void write_crash_stacks_to(int descriptor) {
   action.sa_handler = on_fatal_signal;
   action.sa_flags = SA_ONSTACK | static_cast<int>(SA_RESETHAND);
   for (const int number : fatal_signals) sigaction(number, &action, nullptr);
+  action.sa_handler = on_stack_signal;
+  action.sa_flags = SA_RESTART;  // on the usual stack: it may come while the other is in use
+  sigaction(stack_signal(), &action, nullptr);
+}
+
+int stack_signal() { return SIGRTMAX - 2; }
+
+std::string process_state(int pid) {
+  const std::string text = system::read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str());
+  const std::size_t after_name = text.rfind(')');
+  char state = '?';
+  unsigned long user_ticks = 0, system_ticks = 0;
+  if (after_name == std::string::npos ||
+      std::sscanf(text.c_str() + after_name + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &state,
+                  &user_ticks, &system_ticks) != 3)
+    return "gone";
+  const char* name = state == 'R'                   ? "running"
+                     : state == 'S'                 ? "sleeping"
+                     : state == 'D'                 ? "waiting for a disk or a driver"
+                     : state == 'T' || state == 't' ? "stopped"
+                                                    : "ending";
+  const auto seconds = static_cast<double>(user_ticks + system_ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  std::array<char, 80> made{};
+  std::snprintf(made.data(), made.size(), "%s, after %.1f s of computing", name, seconds);
+  return made.data();
 }
 
 int crash_descriptor() { return crash_stacks_to; }

@@ -13,6 +13,12 @@ void prepare_crash_stacks();
 /// From now on a fatal signal of this process writes its C++ stack to the descriptor, then kills the process.
 void write_crash_stacks_to(int descriptor);
 
+/// The signal that asks a process for its stack: its C++ stack goes to the same descriptor, and the process goes on.
+int stack_signal();
+
+/// "sleeping", "running" and so on, and how much it has computed.
+std::string process_state(int pid);
+
 /// Where they go, for other handlers that have something to add; -1 if nowhere.
 int crash_descriptor();
 

@@ -2,9 +2,14 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 #include "base/system.hpp"
@@ -41,6 +46,70 @@ std::vector<void*> loaded_libraries(const char* word) {
   return handles;
 }
 
+struct Range {
+  std::uintptr_t begin, end;
+  [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin && address < end; }
+};
+
+// Where the code of the loaded libraries is whose path contains a word.
+std::vector<Range> code_of(const char* word) {
+  struct Search {
+    const char* word;
+    std::vector<Range> ranges;
+  } search{word, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* argument) {
+        auto& found = *static_cast<Search*>(argument);
+        if (info->dlpi_name == nullptr || std::strstr(info->dlpi_name, found.word) == nullptr) return 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& part = info->dlpi_phdr[i];
+          const std::uintptr_t begin = info->dlpi_addr + part.p_vaddr;
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0)
+            found.ranges.push_back({begin, begin + part.p_memsz});
+        }
+        return 0;
+      },
+      &search);
+  return search.ranges;
+}
+
+// Whether a thread of ours waits inside that code, or came there from it: its stack says so. One that runs cannot be
+// looked at, and counts.
+bool is_in(const std::vector<Range>& code, const std::string& thread) {
+  const std::string state = system::read_small_file(("/proc/self/task/" + thread + "/syscall").c_str());
+  const std::size_t last = state.rfind(' ');
+  const std::size_t before = last == std::string::npos ? last : state.rfind(' ', last - 1);
+  if (before == std::string::npos) return true;  // "running"
+  const std::uintptr_t stack = std::strtoull(state.c_str() + before, nullptr, 16);
+  const std::uintptr_t at = std::strtoull(state.c_str() + last, nullptr, 16);
+  std::array<std::uintptr_t, 1024> words{};
+  iovec here{words.data(), sizeof(words)}, there{reinterpret_cast<void*>(stack), sizeof(words)};
+  // The end of the stack may be nearer than that; then what there is of it is read.
+  ssize_t bytes = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+  for (std::size_t size = sizeof(words); bytes < 0 && size > 256; size /= 2) {
+    here.iov_len = there.iov_len = size;
+    bytes = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+  }
+  if (bytes < 0) return true;
+  const auto is_inside = [&](std::uintptr_t address) {
+    return std::ranges::any_of(code, [&](const Range& range) { return range.contains(address); });
+  };
+  return is_inside(at) ||
+         std::any_of(words.begin(), words.begin() + bytes / static_cast<ssize_t>(sizeof(words[0])), is_inside);
+}
+
+// Libraries for linear algebra have threads of their own, which survive a fork in their way.
+bool has_threads_of(const char* word) {
+  const std::vector<Range> code = code_of(word);
+  if (code.empty()) return false;
+  std::error_code unreadable;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", unreadable)) {
+    const std::string number = thread.path().filename().string();
+    if (number != std::to_string(gettid()) && is_in(code, number)) return true;
+  }
+  return static_cast<bool>(unreadable);
+}
+
 // int stands for CUresult and CUdevice; 0 is success. Before cuInit every call fails, and there is no context.
 bool has_live_context(void* driver) {
   auto* device_count = symbol<int(int*)>(driver, "cuDeviceGetCount");
@@ -63,7 +132,7 @@ bool cuda_context_is_live() {
 }
 
 OpenMpAfterFork::OpenMpAfterFork() {
-  if (system::thread_count() == 1) return;
+  if (system::thread_count() == 1 || !has_threads_of("libgomp")) return;
   for (void* library : loaded_libraries("libgomp")) {
     if (auto* set = symbol<void(int)>(library, "omp_set_num_threads")) set_num_threads_.push_back(set);
   }

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -112,6 +114,17 @@ std::string Address::text() const {
   return storage.ss_family == AF_INET6 ? "[" + std::string(host.data()) + "]" + port : host.data() + port;
 }
 
+std::string Address::host() const {
+  std::array<char, NI_MAXHOST> host{};
+  if (size == 0 || getnameinfo(get(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  return host.data();
+}
+
+bool Address::is_loopback() const {
+  const std::string text = host();
+  return text.starts_with("127.") || text == "::1" || text.starts_with("::ffff:127.");
+}
+
 std::vector<Address> resolve(const std::string& host, int port) {
   if (is_path(host)) return {unix_address(host)};
   if (port < 0 || port > 65535) throw UsageError("a port is a number from 0 to 65535, not " + std::to_string(port));
@@ -203,6 +216,25 @@ void notice_deaf_peer(int socket, int after_ms) {
   if (system::is_unix_socket(socket)) return;
   notice_dead_peer(socket, after_ms);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, after_ms, "set TCP_USER_TIMEOUT");
+}
+
+std::vector<Interface> interfaces() {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) throw SystemError("list the network interfaces", errno);
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(found, &freeifaddrs);
+  std::vector<Interface> all;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = found; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family || (one->ifa_flags & IFF_UP) == 0) continue;
+      Address address;
+      address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      std::memcpy(&address.storage, one->ifa_addr, address.size);
+      const std::string host = address.host();
+      if (!host.empty() && host.find('%') == std::string::npos)  // "%eth0": good on that link only
+        all.push_back({one->ifa_name, host, (one->ifa_flags & IFF_LOOPBACK) != 0});
+    }
+  }
+  return all;
 }
 
 std::string host_name() {

@@ -19,6 +19,8 @@ struct Address {
   socklen_t size = 0;
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] std::string text() const;  ///< "10.0.0.1:10000", "[::1]:10000" or the path
+  [[nodiscard]] std::string host() const;  ///< "10.0.0.1", "::1"
+  [[nodiscard]] bool is_loopback() const;
 };
 
 /// The addresses of a host, or of a Unix-domain socket if the "host" is a path. Throws UnknownHost.
@@ -49,5 +51,12 @@ void notice_dead_peer(int socket, int after_ms);
 void notice_deaf_peer(int socket, int after_ms);
 
 std::string host_name();
+
+struct Interface {
+  std::string name, host;
+  bool loopback;
+};
+/// This machine's addresses on interfaces that are up: IPv4 first, and none that is good on its own link only.
+std::vector<Interface> interfaces();
 
 }  // namespace miniray::network

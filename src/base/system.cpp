@@ -8,8 +8,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -279,6 +281,16 @@ void write_memory(int descriptor, std::span<const std::byte> bytes) {
 
 Fd memory_file(const char* name) { return Fd(require(memfd_create(name, MFD_CLOEXEC), "make a file in memory")); }
 
+std::size_t memory_file_bytes(int descriptor) {
+  struct stat found{};
+  return fstat(descriptor, &found) == 0 ? static_cast<std::size_t>(found.st_size) : 0;
+}
+
+void clear_memory_file(int descriptor) {
+  require(ftruncate(descriptor, 0), "empty a file in memory");
+  require(static_cast<int>(lseek(descriptor, 0, SEEK_SET)), "go to the start of a file in memory");
+}
+
 std::string read_memory_file(int descriptor, std::size_t bytes_max) {
   std::string text(bytes_max, '\0');
   const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
@@ -291,6 +303,35 @@ void yield() { sched_yield(); }
 int usable_cpus() {
   cpu_set_t cpus;
   return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+std::vector<int> usable_cpu_list() {
+  cpu_set_t cpus;
+  std::vector<int> list;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return list;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &cpus)) list.push_back(cpu);
+  return list;
+}
+
+std::vector<int> pin_to_cpus(const std::vector<int>& wanted) {
+  const std::vector<int> usable = usable_cpu_list();
+  std::vector<int> both;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : wanted) {
+    if (std::ranges::find(usable, cpu) == usable.end()) continue;
+    CPU_SET(cpu, &cpus);
+    both.push_back(cpu);
+  }
+  if (both.empty() || sched_setaffinity(0, sizeof(cpus), &cpus) != 0) return {};
+  return both;
+}
+
+std::int64_t time_of_day_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
 int thread_count() {
@@ -306,6 +347,18 @@ std::string read_small_file(const char* path) {
   const ssize_t size = read(number, text.data(), text.size());
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
+}
+
+Room room_at(const char* path) {
+  struct statvfs found{};
+  if (statvfs(path, &found) != 0) return {};
+  return {found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail};
+}
+
+std::uint64_t locked_memory_limit() {
+  rlimit limit{};
+  require(getrlimit(RLIMIT_MEMLOCK, &limit), "ask for the limit on locked memory");
+  return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
 std::uint64_t raise_descriptor_limit() {
@@ -330,6 +383,10 @@ void set_descriptor_limit(std::uint64_t number) {
 
 void set_environment(const std::string& name, const std::string& value) {
   require(setenv(name.c_str(), value.c_str(), 1), "set an environment variable");  // NOLINT(concurrency-mt-unsafe)
+}
+
+void remove_from_environment(const std::string& name) {
+  require(unsetenv(name.c_str()), "remove an environment variable");  // NOLINT(concurrency-mt-unsafe)
 }
 
 }  // namespace miniray::system

@@ -106,20 +106,37 @@ void write_memory(int descriptor, std::span<const std::byte> bytes);
 
 /// A file in memory without a name, to be written by a child and read by its parent.
 Fd memory_file(const char* name);
+std::size_t memory_file_bytes(int descriptor);
+/// What is written next goes to its start again.
+void clear_memory_file(int descriptor);
 /// From its start, whatever was written, up to a limit.
 std::string read_memory_file(int descriptor, std::size_t bytes_max);
 
 /// Lets another process run here, if one is waiting for this core.
 void yield();
 int usable_cpus();
+std::vector<int> usable_cpu_list();
+/// This thread, and those that it starts, run on those of the CPUs that are usable; returns which. If none is, nothing
+/// changes.
+std::vector<int> pin_to_cpus(const std::vector<int>& wanted);
 int thread_count();
+/// Nanoseconds since 1970.
+std::int64_t time_of_day_ns();
 std::string read_small_file(const char* path);
+struct Room {
+  std::uint64_t total_bytes = 0, free_bytes = 0;
+};
+/// Of the file system that a path is on; nothing if there is no such path.
+Room room_at(const char* path);
 
 /// As many descriptors as the system allows; returns how many were allowed before.
 std::uint64_t raise_descriptor_limit();
 std::uint64_t descriptor_limit();
+/// Of memory that may be locked, in bytes; UINT64_MAX: no limit.
+std::uint64_t locked_memory_limit();
 void set_descriptor_limit(std::uint64_t limit);
 /// Changes this process's environment. Not while other threads read it.
 void set_environment(const std::string& name, const std::string& value);
+void remove_from_environment(const std::string& name);
 
 }  // namespace miniray::system

@@ -34,16 +34,22 @@ Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(s
   return links_.emplace(node, Channel(connector.take_socket().release(), std::move(options))).first->second;
 }
 
+std::optional<std::size_t> Broadcaster::node_of(Worker& worker) const {
+  const auto known = node_of_.find(&worker.channel());
+  if (known == node_of_.end() || known->second.pid != worker.pid()) return std::nullopt;
+  return known->second.node;
+}
+
 void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
                        const std::function<RemoteAddress(std::size_t node)>& server_of) {
   std::map<std::size_t, std::vector<Worker*>> by_node;
   std::vector<Worker*> elsewhere;
   for (Worker* worker : workers) {
-    const auto found = node_of_.find(&worker->channel());
-    if (found == node_of_.end() || found->second.pid != worker->pid())
+    const std::optional<std::size_t> node = node_of(*worker);
+    if (!node)
       elsewhere.push_back(worker);
     else if (!worker->channel().closed())
-      by_node[found->second.node].push_back(worker);
+      by_node[*node].push_back(worker);
   }
 
   // The numbers by which the large buffers are known, the same on every node.
@@ -83,24 +89,6 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   }
   for (Worker* worker : elsewhere) attempt([&] { worker->send(message); });
   if (failure) std::rethrow_exception(failure);
-}
-
-std::vector<Message> Cluster::gather(std::span<Worker* const> workers, const ReceiveOptions& options) {
-  const std::int64_t begun_ns = now_ns();
-  std::vector<Message> messages;
-  try {
-    for (Worker* worker : workers) {
-      ReceiveOptions left = options;
-      if (left.timeout_s)
-        left.timeout_s = std::max(0.0, *left.timeout_s - static_cast<double>(now_ns() - begun_ns) / 1e9);
-      messages.push_back(worker->receive(left));
-    }
-  } catch (...) {
-    for (std::size_t i = messages.size(); i > 0; --i)
-      if (!workers[i - 1]->channel().closed()) workers[i - 1]->channel().put_back(std::move(messages[i - 1]));
-    throw;
-  }
-  return messages;
 }
 
 }  // namespace miniray

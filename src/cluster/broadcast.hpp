@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,6 +19,8 @@ class Broadcaster {
  public:
   /// The worker is on that node.
   void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = {node, worker.pid()}; }
+  /// Nothing if it was never added.
+  [[nodiscard]] std::optional<std::size_t> node_of(Worker& worker) const;
   /// To all of them, even if one cannot be reached; then throws what it threw. `server_of` says where a node's server
   /// is.
   void send(std::span<Worker* const> workers, const Message& message,

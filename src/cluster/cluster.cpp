@@ -15,10 +15,12 @@
 #include "cluster/attendant.hpp"
 #include "cluster/broadcast.hpp"
 #include "cluster/code_bundle.hpp"
+#include "cluster/gpu_plan.hpp"
 #include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
 #include "cluster/node_launch.hpp"
 #include "cluster/private_folder.hpp"
+#include "cluster/probe.hpp"
 #include "cluster/program.hpp"
 #include "cluster/progress.hpp"
 #include "worker/connect_workers.hpp"
@@ -79,7 +81,9 @@ class Cluster::State {
   State(std::vector<NodeConfig> nodes, ClusterOptions options);
   void launch(const std::string& work_fn);
   [[nodiscard]] bool launched() const { return attendant_ != nullptr; }
-  [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn);
+  [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn, const StartOptions& options);
+  [[nodiscard]] std::vector<Worker> connect_probes();
+  [[nodiscard]] std::size_t node_of(Worker& worker) const;
   void broadcast(std::span<Worker* const> workers, const Message& message);
   void stop(std::span<Worker* const> others);
   [[nodiscard]] std::vector<Worker*> all_workers();
@@ -87,6 +91,7 @@ class Cluster::State {
 
   ClusterOptions options;
   std::list<std::vector<Worker>> started;
+  std::set<int> ports_given;
 
  private:
   [[nodiscard]] std::vector<Attendant::Node> commands(const ServerProgram& program, const std::string& executable);
@@ -98,7 +103,14 @@ class Cluster::State {
   [[nodiscard]] Server server_of(std::size_t node, const Value& ready) const;
   void take_over(const std::vector<NodeLaunch>& launches);
   [[nodiscard]] RemoteAddress server_address(std::size_t node) const;
-  [[nodiscard]] std::vector<RemoteAddress> addresses(const std::string& work_fn, std::vector<std::size_t>& nodes);
+  // Where the workers shall be, and on which node each is.
+  struct Wanted {
+    std::vector<RemoteAddress> addresses;
+    std::vector<std::size_t> nodes;
+  };
+  [[nodiscard]] Wanted wanted(const std::string& work_fn, const StartOptions& start);
+  [[nodiscard]] std::vector<Worker> connect(const Wanted& wanted);
+  [[nodiscard]] const Machine& machine_of(std::size_t node);
 
   std::vector<NodeConfig> nodes_;
   std::vector<std::string> names_;
@@ -108,7 +120,8 @@ class Cluster::State {
   std::unique_ptr<PrivateFolder> folder_;
   std::unique_ptr<Attendant> attendant_;
   std::vector<Server> servers_;
-  std::vector<int> labelled_;  // how many workers each node has had
+  std::vector<int> labelled_;      // how many workers each node has had
+  std::vector<Machine> machines_;  // of all nodes, once one was asked for
   Broadcaster broadcaster_;
 };
 
@@ -288,46 +301,90 @@ RemoteAddress Cluster::State::server_address(std::size_t node) const {
   return address;
 }
 
-std::vector<RemoteAddress> Cluster::State::addresses(const std::string& work_fn, std::vector<std::size_t>& nodes) {
-  std::vector<RemoteAddress> all;
+// Found out once, by a process on each node that is gone when the driver has answered.
+const Machine& Cluster::State::machine_of(std::size_t node) {
+  if (machines_.empty()) {
+    std::vector<Worker> probes = connect_probes();
+    for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
+    for (Worker& probe : probes) machines_.push_back(machine_from(probe.recv({{}, options.start_timeout_s})));
+    std::string without;
+    for (std::size_t i = 0; i < machines_.size(); ++i)
+      if (machines_[i].gpus.empty()) without += (without.empty() ? "" : ", ") + names_[i];
+    if (!without.empty() && options.progress)
+      std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without.c_str());
+  }
+  return machines_[node];
+}
+
+Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const StartOptions& start) {
+  Wanted all;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    for (int worker = 0; worker < nodes_[i].num_workers; ++worker) {
-      RemoteOptions& remote = all.emplace_back(server_address(i)).options;
+    const int workers = start.num_workers.value_or(nodes_[i].num_workers);
+    const double gpus_per_worker = start.gpus_per_worker.value_or(nodes_[i].gpus_per_worker);
+    if (workers < 1) throw UsageError("num_workers is 1 or more, not " + std::to_string(workers));
+    check_gpus_per_worker(gpus_per_worker, names_[i]);
+    std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
+    if (gpus_per_worker > 0 || !start.gpus.empty())
+      places = plan_gpus(machine_of(i), names_[i], workers, gpus_per_worker, start);
+    for (std::size_t worker = 0; worker < places.size(); ++worker) {
+      RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
       remote.work_fn = work_fn;
-      remote.label = names_[i] + "/" + std::to_string(labelled_[i] + worker);
+      remote.label = names_[i] + "/" + std::to_string(static_cast<std::size_t>(labelled_[i]) + worker);
       remote.worker.name = remote.label + (work_fn.empty() ? "" : ", " + work_fn);
-      if (nodes_[i].gpus_per_worker > 0)
-        remote.environment["CUDA_VISIBLE_DEVICES"] = gpu_list(worker, nodes_[i].gpus_per_worker);
-      nodes.push_back(i);
+      remote.environment = places[worker].environment;
+      remote.cpus = places[worker].cpus;
+      all.nodes.push_back(i);
     }
   }
   return all;
 }
 
-std::vector<Worker> Cluster::State::connect(const std::string& work_fn) {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
-  std::vector<std::size_t> nodes;
-  const std::vector<RemoteAddress> wanted = addresses(work_fn, nodes);
+std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
   std::vector<ConnectFailure> failures;
-  std::vector<std::unique_ptr<Worker::State>> states = connect_workers(wanted, failures);
+  std::vector<std::unique_ptr<Worker::State>> states = connect_workers(wanted.addresses, failures);
   if (!failures.empty()) {  // one line for each node; its workers fail alike
     std::vector<ClusterError::Failure> told;
     for (const ConnectFailure& failure : failures) {
-      const std::string& node = names_[nodes[failure.address]];
-      if (std::ranges::find(told, node, &ClusterError::Failure::node) == told.end())
-        told.push_back({node, tunnelled(nodes[failure.address]) ? with_tunnel_hint(text_of(failure.error))
-                                                                : text_of(failure.error)});
+      const std::size_t at = wanted.nodes[failure.address];
+      if (std::ranges::find(told, names_[at], &ClusterError::Failure::node) == told.end())
+        told.push_back({names_[at], tunnelled(at) ? with_tunnel_hint(text_of(failure.error)) : text_of(failure.error)});
     }
     throw ClusterError(nodes_.size(), std::move(told));
   }
   std::vector<Worker> workers;
   workers.reserve(states.size());
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    workers.push_back(assemble(std::move(states[i])));
-    broadcaster_.add(workers.back(), nodes[i]);
-    ++labelled_[nodes[i]];
+  for (std::unique_ptr<Worker::State>& state : states) workers.push_back(assemble(std::move(state)));
+  return workers;
+}
+
+std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const StartOptions& start) {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  const Wanted all = wanted(work_fn, start);
+  std::vector<Worker> workers = connect(all);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    broadcaster_.add(workers[i], all.nodes[i]);
+    ++labelled_[all.nodes[i]];
   }
   return workers;
+}
+
+std::vector<Worker> Cluster::State::connect_probes() {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  Wanted all;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
+    remote.work_fn = probe_function;
+    remote.label = names_[i] + "/probe";
+    remote.worker.name = remote.label;
+    all.nodes.push_back(i);
+  }
+  return connect(all);
+}
+
+std::size_t Cluster::State::node_of(Worker& worker) const {
+  const std::optional<std::size_t> node = broadcaster_.node_of(worker);
+  if (!node) throw UsageError(worker.name() + " is not a worker of this cluster");
+  return *node;
 }
 
 void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& message) {
@@ -346,14 +403,15 @@ std::vector<Worker*> Cluster::State::all_workers() {
 void Cluster::State::stop(std::span<Worker* const> others) {
   std::vector<Worker*> workers = all_workers();
   workers.insert(workers.end(), others.begin(), others.end());
-  for (Worker* worker : workers)
-    if (!worker->channel().closed()) worker->channel().close();
+  for (Worker* worker : workers) worker->end();
   const std::vector<Worker*> late = still_running(workers, limits::close_grace_ms);
   for (Worker* worker : late) worker->kill(SIGKILL);
   const std::vector<Worker*> stuck = still_running(late, limits::exit_wait_ms);
   for (Worker* worker : workers)
     if (std::ranges::find(stuck, worker) == stuck.end()) worker->close(0);
   broadcaster_ = {};
+  machines_.clear();
+  ports_given.clear();
   servers_.clear();
   if (attendant_)
     (void)attendant_->finish(Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms),
@@ -378,13 +436,18 @@ Cluster::~Cluster() {
 }
 
 void Cluster::launch_servers(const std::string& work_fn) { state_->launch(work_fn); }
-std::vector<Worker> Cluster::connect_to_servers(const std::string& work_fn) { return state_->connect(work_fn); }
+std::vector<Worker> Cluster::connect_to_servers(const std::string& work_fn, const StartOptions& options) {
+  return state_->connect(work_fn, options);
+}
+std::vector<Worker> Cluster::connect_probes() { return state_->connect_probes(); }
+std::size_t Cluster::node_of(Worker& worker) const { return state_->node_of(worker); }
+std::set<int>& Cluster::ports_given() { return state_->ports_given; }
 
-std::span<Worker> Cluster::start(const std::string& work_fn) {
+std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions& options) {
   const bool first = !state_->launched();
   if (first) state_->launch(work_fn);
   try {
-    return state_->started.emplace_back(state_->connect(work_fn));
+    return state_->started.emplace_back(state_->connect(work_fn, options));
   } catch (...) {
     if (first) state_->stop({});
     throw;

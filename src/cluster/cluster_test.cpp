@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "miniray/miniray.hpp"
+#include "tests/described_machine.hpp"
 
 namespace miniray {
 namespace {
@@ -121,6 +122,7 @@ TEST_CASE("environment, GPUs and output") {
   REQUIRE(mkdtemp(folder) != nullptr);
   NodeConfig node = local(2);
   node.gpus_per_worker = 2;
+  node.env = described_machine();
   node.env["MINIRAY_TEST"] = "yes";
   ClusterOptions options;
   options.output = folder;

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "cluster/gpu_plan.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -14,8 +15,7 @@ void check(const NodeConfig& node) {
   if (node.base_port < 0 || node.base_port > 65535)
     throw UsageError(node.host + ": base_port is from 0 (any that is free) to 65535, not " +
                      std::to_string(node.base_port));
-  if (node.gpus_per_worker < 0)
-    throw UsageError(node.host + ": gpus_per_worker is 0 or more, not " + std::to_string(node.gpus_per_worker));
+  check_gpus_per_worker(node.gpus_per_worker, node.host);
 }
 
 std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes) {
@@ -29,13 +29,6 @@ std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes) {
     names.push_back(name);
   }
   return names;
-}
-
-std::string gpu_list(int worker, int gpus_per_worker) {
-  std::string list;
-  for (int gpu = worker * gpus_per_worker; gpu < (worker + 1) * gpus_per_worker; ++gpu)
-    list += (list.empty() ? "" : ",") + std::to_string(gpu);
-  return list;
 }
 
 }  // namespace miniray

@@ -14,7 +14,4 @@ void check(const NodeConfig& node);
 /// As people call them; where one host is there twice, with what tells the two apart.
 [[nodiscard]] std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes);
 
-/// CUDA_VISIBLE_DEVICES for the node's n-th worker.
-[[nodiscard]] std::string gpu_list(int worker, int gpus_per_worker);
-
 }  // namespace miniray

@@ -13,8 +13,9 @@ constexpr std::size_t names_max = 4;
 
 }  // namespace
 
-Progress::Progress(bool wanted)
+Progress::Progress(bool wanted, const char* noun)
     : wanted_(wanted),
+      noun_(noun),
       terminal_(isatty(STDERR_FILENO) == 1),
       next_(Deadline::in_ms(terminal_ ? first_after_ms : first_line_after_ms)) {}
 
@@ -34,8 +35,8 @@ void Progress::show(const std::vector<Entry>& nodes) {
   }
   if (named > names_max) missing += " and " + std::to_string(named - names_max) + " more";
   const double seconds = static_cast<double>(now_ns() - begun_ns_) / 1e9;
-  std::fprintf(stderr, "%sminiray: %zu of %zu nodes ready after %.0f s; waiting for %s%s", terminal_ ? "\r\033[K" : "",
-               done, nodes.size(), seconds, missing.c_str(), terminal_ ? "" : "\n");
+  std::fprintf(stderr, "%sminiray: %zu of %zu %s ready after %.0f s; waiting for %s%s", terminal_ ? "\r\033[K" : "",
+               done, nodes.size(), noun_, seconds, missing.c_str(), terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
 }

@@ -1,4 +1,5 @@
-// Shows people which nodes are still missing: one line that is rewritten on a terminal, a line now and then elsewhere.
+// Shows people which nodes, or ranks, are still missing: one line that is rewritten on a terminal, a line now and then
+// elsewhere.
 #pragma once
 
 #include <string>
@@ -14,14 +15,16 @@ class Progress {
     std::string node, stage;
     bool done;
   };
-  explicit Progress(bool wanted);
+  explicit Progress(bool wanted, const char* noun = "nodes");
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void show(const std::vector<Entry>& nodes);
 
  private:
-  bool wanted_, terminal_;
+  bool wanted_;
+  const char* noun_;
+  bool terminal_;
   bool shown_ = false;
   std::int64_t begun_ns_ = now_ns();
   Deadline next_;

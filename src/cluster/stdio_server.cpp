@@ -16,6 +16,7 @@
 #include "cluster/code_bundle.hpp"
 #include "cluster/launch_protocol.hpp"
 #include "cluster/line_stream.hpp"
+#include "cluster/probe.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
 #include "worker/request.hpp"
@@ -126,6 +127,7 @@ WorkerServer StdioServer::make_server() {
   };
   const auto find = options.find_work;
   options.find_work = [this, find](const std::string& name) {
+    if (name == probe_function) return WorkFunction(run_probe);
     if (serving_ != nullptr) guard_.emplace(stream_.input_fileno(), silence_ms_max_);
     const auto relieve = [this](void*) {
       if (serving_ == nullptr) return;

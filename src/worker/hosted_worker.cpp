@@ -8,6 +8,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/utf8.hpp"
 #include "worker/newcomer.hpp"
 #include "worker/remote_process.hpp"
 #include "worker/work_function.hpp"
@@ -70,6 +71,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
+  if (!request.cpus.empty()) (void)system::pin_to_cpus(request.cpus);
   if (options_.on_start_in_worker) options_.on_start_in_worker(request.environment);
   if (output >= 0) {
     system::replace_descriptor(output, STDOUT_FILENO);
@@ -95,6 +97,12 @@ void HostedWorker::control_ready() {
   try {
     while (const std::optional<Message> message = control_->try_receive()) {
       const Value order = decode(*message);
+      if (order.find("doing") != nullptr) {
+        if (ended_) continue;
+        process_->ask_for_stack();
+        tell_stack_at_ = Deadline::in_ms(limits::stack_wait_ms / 4);
+        continue;
+      }
       (void)process_->signal(static_cast<int>(order["signal"].integer()));
     }
     return;
@@ -126,11 +134,18 @@ bool HostedWorker::tick() {
     kill();
     kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
   }
+  if (tell_stack_at_ && tell_stack_at_->passed()) {
+    tell_stack_at_.reset();
+    try {
+      if (control_ && !ended_) (void)control_->send_some(encode({{"doing", to_utf8(process_->take_stack())}}));
+    } catch (const Error&) {  // its end will be noticed
+    }
+  }
   if (drain_until_ && drain_until_->passed()) {
     draining_.reset();
     forget_control();
   }
-  return kill_at_ && !ended_;
+  return (kill_at_ && !ended_) || tell_stack_at_;
 }
 
 void HostedWorker::output_ready() {

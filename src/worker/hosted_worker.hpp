@@ -67,7 +67,7 @@ class HostedWorker {
   std::string unfinished_line_, tail_;
   bool ended_ = false;
   std::string dismissed_why_;
-  std::optional<Deadline> kill_at_, drain_until_;
+  std::optional<Deadline> kill_at_, drain_until_, tell_stack_at_;
   EventLoop::Watch exit_, hangup_, control_watch_, output_watch_, supply_watch_, draining_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/clock.hpp"
 #include "base/crash.hpp"
 #include "base/fork_safety.hpp"
 #include "base/system.hpp"
@@ -12,6 +13,8 @@
 
 namespace miniray {
 namespace {
+
+constexpr int stack_look_ms = 10;
 
 void warn(const ForkOptions& options, const std::string& text) {
   if (options.on_warning) return options.on_warning(text);
@@ -81,6 +84,32 @@ bool LocalProcess::signal(int number) {
   if (number != SIGKILL) return process_.signal(number);
   process_.signal_group(number);
   return true;
+}
+
+void LocalProcess::ask_for_stack() {
+  system::clear_memory_file(ties_.crash_file.get());
+  (void)process_.signal(stack_signal());
+}
+
+std::string LocalProcess::take_stack() {
+  std::string text = system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max);
+  system::clear_memory_file(ties_.crash_file.get());  // else a death certificate would show it
+  return process_state(pid()) + "\n" + demangle_stack(text);
+}
+
+std::string LocalProcess::stack(const std::function<void()>& on_interrupt) {
+  if (!running() || !ties_.crash_file.valid()) return {};
+  ask_for_stack();
+  const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms);
+  std::size_t before = 0;
+  while (!deadline.passed()) {  // until something is there, and no more of it comes
+    (void)system::poll_one(process_.pidfd(), POLLIN, stack_look_ms);
+    if (on_interrupt) on_interrupt();
+    const std::size_t bytes = system::memory_file_bytes(ties_.crash_file.get());
+    if (bytes > 0 && bytes == before) break;
+    before = bytes;
+  }
+  return take_stack();
 }
 
 const DeathCertificate& LocalProcess::ending() {

@@ -32,6 +32,10 @@ class LocalProcess : public WorkerProcess {
   bool is_gone() override { return !process_.running(); }
   bool signal(int number) override;
   [[nodiscard]] bool can_be_killed() const override { return true; }
+  std::string stack(const std::function<void()>& on_interrupt) override;
+  /// The two halves of it, for who must not wait in between.
+  void ask_for_stack();
+  [[nodiscard]] std::string take_stack();
   const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return limits::exit_wait_ms; }
   void forget() override;

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "base/clock.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
@@ -67,7 +68,13 @@ void RemoteProcess::lose(std::string how) {
 
 void RemoteProcess::listen() {
   try {
-    while (const std::optional<Message> news = control_.try_receive()) ending_ = read_ending(decode(*news));
+    while (const std::optional<Message> message = control_.try_receive()) {
+      const Value news = decode(*message);
+      if (const Value* stack = news.find("doing"))
+        stack_ = stack->string();
+      else
+        ending_ = read_ending(news);
+    }
   } catch (const EndOfStream&) {
     if (ending_) return;
     const bool silent =
@@ -81,6 +88,22 @@ void RemoteProcess::listen() {
   } catch (const Error& error) {
     lose("is out of reach, because its server cannot be understood: " + std::string(error.what()));
   }
+}
+
+std::string RemoteProcess::stack(const std::function<void()>& on_interrupt) {
+  stack_.reset();
+  if (!running()) return {};
+  const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms + limits::stop_margin_ms);
+  try {
+    control_.send_some(encode({{"doing", true}}));
+  } catch (const EndOfStream&) {
+    listen();
+  }
+  while (running() && !stack_ && !deadline.passed()) {
+    (void)system::poll_one(fileno(), POLLIN, deadline.poll_ms(limits::wait_slice_ms));
+    if (on_interrupt) on_interrupt();
+  }
+  return stack_ ? *stack_ : "its server at " + where_ + " does not answer\n";
 }
 
 bool RemoteProcess::signal(int number) {

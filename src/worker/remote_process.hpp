@@ -21,6 +21,7 @@ class RemoteProcess : public WorkerProcess {
   bool is_gone() override { return !running() && !ending_->lost.empty(); }
   bool signal(int number) override;
   [[nodiscard]] bool can_be_killed() const override { return false; }
+  std::string stack(const std::function<void()>& on_interrupt) override;
   const DeathCertificate& ending() override { return *ending_; }
   [[nodiscard]] int news_within_ms() const override { return unreachable_ms_; }
   void forget() override { control_.close(); }
@@ -35,6 +36,7 @@ class RemoteProcess : public WorkerProcess {
   bool tunnelled_;
   Channel control_;
   std::optional<DeathCertificate> ending_;
+  std::optional<std::string> stack_;  // as it was told last
 };
 
 /// How a server tells of a worker's end, and how that is read.

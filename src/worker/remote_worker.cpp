@@ -41,6 +41,7 @@ Pair begin(const RemoteAddress& address, const std::vector<network::Address>& re
   request.inbox_bytes_max = options.worker.inbox_bytes_max;
   request.unreachable_ms = static_cast<int>(options.unreachable_s * 1000);
   request.environment = options.environment;
+  request.cpus = options.cpus;
   Request control;
   control.kind = Request::Kind::control;
   control.token = request.token;

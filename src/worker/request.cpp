@@ -36,6 +36,8 @@ std::string with_length(std::string_view text) {
 std::string write_request(const Request& request) {
   Map environment;
   for (const auto& [name, value] : request.environment) environment.emplace_back(name, value);
+  List cpus;
+  for (const int cpu : request.cpus) cpus.emplace_back(cpu);
   const Value value{{"kind", kind_names[static_cast<std::size_t>(request.kind)]},
                     {"token", request.token},
                     {"work_fn", request.work_fn},
@@ -45,7 +47,8 @@ std::string write_request(const Request& request) {
                     {"spin_us", request.spin_us ? Value(*request.spin_us) : Value()},
                     {"inbox_bytes_max", request.inbox_bytes_max},
                     {"unreachable_ms", request.unreachable_ms},
-                    {"environment", Value(std::move(environment))}};
+                    {"environment", Value(std::move(environment))},
+                    {"cpus", Value(std::move(cpus))}};
   return with_length(write_json(value));
 }
 
@@ -72,6 +75,9 @@ Request read_request(std::string_view text) {
   }
   if (const Value* environment = value.find("environment"))
     for (const auto& [name, setting] : environment->map()) request.environment[name.string()] = setting.string();
+  if (const Value* cpus = value.find("cpus"))
+    for (const Value& cpu : cpus->list())
+      request.cpus.push_back(static_cast<int>(std::clamp<std::int64_t>(cpu.integer(), 0, INT32_MAX)));
   return request;
 }
 

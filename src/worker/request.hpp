@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
@@ -29,6 +30,7 @@ struct Request {
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   int unreachable_ms = limits::unreachable_ms;
   std::map<std::string, std::string> environment;
+  std::vector<int> cpus;  ///< where the worker runs; empty: anywhere
 };
 
 /// With its length in front.

@@ -158,6 +158,11 @@ void Worker::State::kill(int signal) {
   if (!process_->signal(signal)) throw UsageError("there is no signal " + std::to_string(signal));
 }
 
+std::string Worker::State::stack() {
+  require_ours("ask");
+  return process_->stack(on_interrupt_);
+}
+
 DeathCertificate Worker::State::certificate() {
   DeathCertificate made = process_->ending();
   made.worker = name;
@@ -179,13 +184,17 @@ void Worker::State::report_undelivered() {
     std::fprintf(stderr, "miniray: nobody noticed this: %s\n", certificate().text().c_str());
 }
 
+// What it said last is kept, to be reported if nobody has heard it.
+void Worker::State::end() {
+  if (channel_.closed()) return;
+  channel_.pump();
+  ended_by_itself_ = channel_.ended();
+  channel_.close();
+}
+
 void Worker::State::close(double grace_s) {
   if (generation_ != process_generation()) return;  // a child of the coordinator has no say over its workers
-  if (!channel_.closed()) {
-    channel_.pump();
-    ended_by_itself_ = channel_.ended();
-    channel_.close();
-  }
+  end();
   if (!wait_for_exit(Deadline::in_seconds(grace_s))) {
     kill(SIGKILL);
     const Deadline deadline =
@@ -239,6 +248,8 @@ std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size
 int Worker::wait(std::optional<double> timeout_s) { return state_->wait(timeout_s); }
 bool Worker::is_alive() const { return state_->process().running(); }
 void Worker::kill(int signal) { state_->kill(signal); }
+std::string Worker::stack() { return state_->stack(); }
+void Worker::end() { state_->end(); }
 void Worker::close(double grace_s) { state_->close(grace_s); }
 pid_t Worker::pid() const { return state_->process().pid(); }
 int Worker::fileno() const { return state_->channel().fileno(); }

@@ -3,6 +3,9 @@
 
 #include <sys/types.h>
 
+#include <functional>
+#include <string>
+
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -25,6 +28,8 @@ class WorkerProcess {
   virtual bool signal(int number) = 0;
   /// Whether SIGKILL is sure to end it, however long that takes; a server far away may not even hear of it.
   [[nodiscard]] virtual bool can_be_killed() const = 0;
+  /// What it is doing: its state, and where each of its threads is. Empty if it does not say within a second or so.
+  virtual std::string stack(const std::function<void()>& on_interrupt) = 0;
   /// How it ended, once it has; the certificate's worker and messages are the caller's to fill in.
   virtual const DeathCertificate& ending() = 0;
   /// How long to wait for news of an end after its socket closed.

@@ -26,6 +26,8 @@ class Worker::State {
   Message deliver(Message message);
   int wait(std::optional<double> timeout_s);
   void kill(int signal);
+  std::string stack();
+  void end();
   void close(double grace_s);
 
   Channel& channel() { return channel_; }

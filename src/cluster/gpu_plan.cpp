@@ -1,0 +1,78 @@
+#include "cluster/gpu_plan.hpp"
+
+#include <cmath>
+#include <cstdio>
+
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr double rounding = 1e-6;  // a third and a third and a third are one GPU
+
+std::string number_text(double number) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", number);
+  return text.data();
+}
+
+std::vector<Gpu> choose(const Machine& machine, const std::string& node, const std::vector<int>& wanted) {
+  if (wanted.empty()) return machine.gpus;
+  std::vector<Gpu> chosen;
+  for (const int position : wanted) {
+    if (position < 0 || static_cast<std::size_t>(position) >= machine.gpus.size())
+      throw UsageError(node + " has " + std::to_string(machine.gpus.size()) + " GPUs, 0 to " +
+                       std::to_string(machine.gpus.size() - 1) + ", and gpus names " + std::to_string(position));
+    chosen.push_back(machine.gpus[static_cast<std::size_t>(position)]);
+  }
+  return chosen;
+}
+
+std::string visible_devices(const std::vector<Gpu>& gpus) {
+  std::string list;
+  for (const Gpu& gpu : gpus) list += (list.empty() ? "" : ",") + gpu.visible_as;
+  return list;
+}
+
+}  // namespace
+
+void check_gpus_per_worker(double gpus_per_worker, const std::string& node) {
+  const bool whole = gpus_per_worker == std::floor(gpus_per_worker);
+  if (gpus_per_worker >= 0 && gpus_per_worker <= 1024 && (whole || gpus_per_worker < 1)) return;
+  throw UsageError(node + ": gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not " +
+                   number_text(gpus_per_worker));
+}
+
+std::vector<WorkerPlace> plan_gpus(const Machine& machine, const std::string& node, int workers, double gpus_per_worker,
+                                   const StartOptions& options) {
+  std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
+  if (machine.gpus.empty()) return places;
+  const std::vector<Gpu> gpus = choose(machine, node, options.gpus);
+  const auto have = static_cast<double>(gpus.size());
+  const double workers_per_gpu = gpus_per_worker > 0 ? std::floor(1 / gpus_per_worker + rounding) : 0;
+  const bool shared = gpus_per_worker > 0 && gpus_per_worker < 1;
+  const double fit = shared ? workers_per_gpu * have : gpus_per_worker > 0 ? have / gpus_per_worker : workers;
+  if (workers > fit + rounding)
+    throw UsageError(
+        node + " has " + std::to_string(gpus.size()) + " GPUs" +
+        (options.gpus.empty() ? "" : " to choose from (gpus)") + ", which is enough for " +
+        std::to_string(static_cast<int>(fit)) + " workers with gpus_per_worker=" + number_text(gpus_per_worker) +
+        ", and num_workers is " + std::to_string(workers) +
+        ". Start fewer, or let them share: gpus_per_worker=" + number_text(std::floor(1000 * have / workers) / 1000));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::vector<Gpu> own = gpus;
+    if (shared) {
+      own = {gpus[i / static_cast<std::size_t>(workers_per_gpu)]};
+    } else if (gpus_per_worker > 0) {
+      const auto each = static_cast<std::ptrdiff_t>(gpus_per_worker);
+      const auto first = gpus.begin() + static_cast<std::ptrdiff_t>(i) * each;
+      own.assign(first, first + each);
+    }
+    places[i].environment["CUDA_VISIBLE_DEVICES"] = visible_devices(own);
+    places[i].environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";  // as the numbers were found
+    if (options.pin_cpus) places[i].cpus = cpus_next_to(machine, own);
+  }
+  return places;
+}
+
+}  // namespace miniray

@@ -1,0 +1,266 @@
+#include "cluster/probe.hpp"
+
+#include <poll.h>
+#include <sys/utsname.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <list>
+#include <system_error>
+
+#include "base/clock.hpp"
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "channel/authentication.hpp"
+#include "miniray/error.hpp"
+#include "miniray/version.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr int token_bytes = 8;  // twice as many characters
+
+Value machine_facts() {
+  const Machine machine = discover_machine();
+  List gpus, numa_nodes, notes;
+  for (const Gpu& gpu : machine.gpus)
+    gpus.push_back({{"index", gpu.index},
+                    {"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"pci_address", gpu.pci_address},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"numa_node", gpu.numa_node},
+                    {"visible_as", gpu.visible_as}});
+  for (const NumaNode& node : machine.numa_nodes) {
+    List cpus;
+    for (const int cpu : node.cpus) cpus.emplace_back(cpu);
+    numa_nodes.push_back({{"index", node.index}, {"cpus", Value(std::move(cpus))}});
+  }
+  for (const std::string& note : machine.notes) notes.emplace_back(note);
+  return {{"gpus", Value(std::move(gpus))},
+          {"numa_nodes", Value(std::move(numa_nodes))},
+          {"driver", machine.driver_version},
+          {"notes", Value(std::move(notes))}};
+}
+
+List addresses_of(const std::string& host) {
+  List found;
+  try {
+    for (const network::Address& address : network::resolve(host, 0)) found.emplace_back(address.host());
+  } catch (const UnknownHost&) {
+  }
+  return found;
+}
+
+Value facts(const std::string& token) {
+  List interfaces;
+  for (const network::Interface& each : network::interfaces())
+    interfaces.push_back({{"name", each.name}, {"host", each.host}, {"loopback", each.loopback}});
+  utsname kernel{};
+  (void)uname(&kernel);
+  const std::string name = network::host_name();
+  const system::Room memory = system::room_at("/dev/shm");
+  const char* gloo = std::getenv("GLOO_SOCKET_IFNAME");
+  std::error_code none;
+  // Of two nodes that have both in common, each is at the other's loopback address.
+  std::string machine = system::read_small_file("/proc/sys/kernel/random/boot_id");
+  machine += std::filesystem::read_symlink("/proc/self/ns/net", none).string();
+  return {{"token", token},
+          {"machine_id", machine},
+          {"host_name", name},
+          {"host_name_means", Value(addresses_of(name))},
+          {"kernel", kernel.release},
+          {"miniray", version},
+          {"machine", machine_facts()},
+          {"interfaces", Value(std::move(interfaces))},
+          {"gloo_interface", gloo != nullptr ? Value(gloo) : Value()},
+          {"infiniband", std::filesystem::exists("/sys/class/infiniband", none)},
+          {"shared_memory_bytes", memory.total_bytes},
+          {"shared_memory_free_bytes", memory.free_bytes},
+          {"open_files_max", system::descriptor_limit()},
+          {"locked_memory_bytes_max", system::locked_memory_limit()}};
+}
+
+std::string what_happened(int error) {
+  return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
+}
+
+// One call to another node: connects, and waits to hear whom it has reached.
+class Call {
+ public:
+  explicit Call(const Value& to) : token_(to["token"].string()) {
+    try {
+      socket_ =
+          network::begin_connect(network::resolve(to["host"].string(), static_cast<int>(to["port"].integer())).front());
+    } catch (const SystemError& error) {
+      outcome_ = what_happened(error.error_number());
+    } catch (const UnknownHost&) {
+      outcome_ = "unknown";
+    }
+  }
+
+  [[nodiscard]] bool over() const { return outcome_.has_value(); }
+  [[nodiscard]] const std::string& outcome() const { return *outcome_; }
+  [[nodiscard]] pollfd interest() const {
+    return {over() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
+  }
+  void give_up() { end(connected_ ? "mute" : "silent"); }
+
+  void advance() {
+    if (!connected_) {
+      if (const int error = network::connect_error(socket_.get()); error != 0) return end(what_happened(error));
+      connected_ = true;
+      return;
+    }
+    std::array<std::byte, 2 * token_bytes> room;
+    const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
+    if (transfer.outcome == system::Transfer::Outcome::would_block) return;
+    if (transfer.outcome == system::Transfer::Outcome::moved)
+      heard_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+    const bool more = transfer.outcome == system::Transfer::Outcome::moved && heard_.size() < token_.size();
+    if (!more) end(heard_ == token_ ? "" : "stranger");
+  }
+
+ private:
+  void end(std::string outcome) {
+    outcome_ = std::move(outcome);
+    socket_.reset();
+  }
+
+  std::string token_, heard_;
+  Fd socket_;
+  bool connected_ = false;
+  std::optional<std::string> outcome_;
+};
+
+class Probe {
+ public:
+  explicit Probe(Handle& handle) : handle_(handle), token_(random_hex(token_bytes)) {}
+
+  void run() {
+    while (true) {
+      while (const std::optional<Message> order = handle_.channel().try_receive()) obey(decode(*order));
+      wait();
+      answer_callers();
+      finish_calls();
+    }
+  }
+
+ private:
+  void obey(const Value& order) {
+    const std::string& command = order["cmd"].string();
+    if (command == "machine") return handle_.send(machine_facts());
+    if (command == "facts") return handle_.send(facts(token_));
+    if (command == "clock") return handle_.send({{"now_ns", system::time_of_day_ns()}});
+    if (command == "resolve") return handle_.send({{"found", resolve(order["hosts"].list())}});
+    if (command == "listen") return handle_.send(listen(order));
+    if (command == "dial") return dial(order);
+    if (command == "close") {
+      listeners_.clear();
+      return handle_.send(Value(Map{}));
+    }
+    throw UsageError("a probe knows no \"" + command + "\"");
+  }
+
+  static Value resolve(const List& hosts) {
+    List found;
+    for (const Value& host : hosts) found.emplace_back(addresses_of(host.string()));
+    return Value(std::move(found));
+  }
+
+  Value listen(const Value& order) {
+    try {
+      const int wanted = static_cast<int>(order["port"].integer());
+      Fd listener = listen_anywhere(wanted);
+      const int port = network::local_port(listener.get());
+      listeners_.push_back(std::move(listener));
+      return {{"port", port}};
+    } catch (const Error& error) {
+      return {{"error", error.what()}};
+    }
+  }
+
+  static Fd listen_anywhere(int port) {
+    try {
+      return network::listen(network::resolve("::", port).front());  // takes IPv4 too
+    } catch (const SystemError& error) {
+      if (error.error_number() == EADDRINUSE) throw;
+      return network::listen(network::resolve("0.0.0.0", port).front());
+    }
+  }
+
+  void dial(const Value& order) {
+    for (const Value& to : order["to"].list()) calls_.emplace_back(to);
+    until_ = Deadline::in_ms(order["timeout_ms"].integer());
+    dialling_ = true;
+  }
+
+  void wait() {
+    std::vector<pollfd> watched{{handle_.channel().fileno(), POLLIN, 0}};
+    for (const Fd& listener : listeners_) watched.push_back({listener.get(), POLLIN, 0});
+    for (const Call& call : calls_) watched.push_back(call.interest());
+    const bool idle = dialling_ && std::ranges::all_of(calls_, &Call::over);
+    (void)system::poll_many(watched, idle        ? 0
+                                     : dialling_ ? until_.poll_ms(limits::wait_slice_ms)
+                                                 : limits::wait_slice_ms);
+    std::size_t at = 1 + listeners_.size();
+    for (Call& call : calls_)
+      if (watched[at++].revents != 0 && !call.over()) call.advance();
+  }
+
+  void answer_callers() {
+    for (const Fd& listener : listeners_) {
+      while (const std::optional<network::Accepted> caller = network::accept(listener.get()))
+        (void)system::write_some(caller->socket.get(), token_);
+    }
+  }
+
+  void finish_calls() {
+    if (!dialling_) return;
+    if (until_.passed())
+      for (Call& call : calls_)
+        if (!call.over()) call.give_up();
+    if (!std::ranges::all_of(calls_, &Call::over)) return;
+    List outcomes;
+    for (const Call& call : calls_) outcomes.emplace_back(call.outcome());
+    calls_.clear();
+    dialling_ = false;
+    handle_.send({{"outcomes", Value(std::move(outcomes))}});
+  }
+
+  Handle& handle_;
+  std::string token_;
+  std::vector<Fd> listeners_;
+  std::list<Call> calls_;
+  bool dialling_ = false;
+  Deadline until_ = Deadline::never();
+};
+
+}  // namespace
+
+void run_probe(Handle& handle) { Probe(handle).run(); }
+
+Machine machine_from(const Value& told) {
+  Machine machine;
+  for (const Value& each : told["gpus"].list()) {
+    Gpu& gpu = machine.gpus.emplace_back();
+    gpu.index = static_cast<int>(each["index"].integer());
+    gpu.name = each["name"].string();
+    gpu.uuid = each["uuid"].string();
+    gpu.pci_address = each["pci_address"].string();
+    gpu.memory_bytes = each["memory_bytes"].unsigned_integer();
+    gpu.numa_node = static_cast<int>(each["numa_node"].integer());
+    gpu.visible_as = each["visible_as"].string();
+  }
+  for (const Value& each : told["numa_nodes"].list()) {
+    NumaNode& node = machine.numa_nodes.emplace_back();
+    node.index = static_cast<int>(each["index"].integer());
+    for (const Value& cpu : each["cpus"].list()) node.cpus.push_back(static_cast<int>(cpu.integer()));
+  }
+  machine.driver_version = told["driver"].string();
+  for (const Value& note : told["notes"].list()) machine.notes.push_back(note.string());
+  return machine;
+}
+
+}  // namespace miniray

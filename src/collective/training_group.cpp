@@ -1,0 +1,233 @@
+#include "miniray/training_group.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <sstream>
+
+#include "base/clock.hpp"
+#include "cluster/gather.hpp"
+#include "cluster/progress.hpp"
+#include "collective/meeting_point.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t stack_lines_max = 12;  // of each rank, in an error's text
+
+std::vector<Worker*> pointers_to(std::span<Worker> workers) {
+  std::vector<Worker*> pointers;
+  for (Worker& worker : workers) pointers.push_back(&worker);
+  return pointers;
+}
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// Lower: more likely the cause. A rank whose peer has gone says so in words like these.
+int rank_of_blame(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const WorkerDied&) {
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    constexpr std::array consequences{"Connection closed by peer", "Connection reset by peer", "Broken pipe",
+                                      "Connection refused",        "ncclRemoteError",          "Socket Timeout",
+                                      "DistNetworkError"};
+    return std::ranges::any_of(consequences, [&](const char* sign) { return text.find(sign) != text.npos; }) ? 2 : 1;
+  }
+}
+
+std::string indented(const std::string& text, std::size_t lines_max) {
+  std::istringstream lines(text);
+  std::string made;
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line) && count < lines_max; ++count) made += "\n    " + line;
+  return made;
+}
+
+}  // namespace
+
+TrainingGroup::TrainingGroup(Cluster& cluster, std::span<Worker> workers, const GroupOptions& options)
+    : TrainingGroup(cluster, pointers_to(workers), options) {}
+
+TrainingGroup::TrainingGroup(Cluster& cluster, std::vector<Worker*> workers, const GroupOptions& options)
+    : cluster_(&cluster), workers_(std::move(workers)) {
+  if (workers_.empty()) throw UsageError("a training group has one worker at least");
+  if (options.master_port < 1 || options.master_port > 65535)
+    throw UsageError("master_port is a number from 1 to 65535, not " + std::to_string(options.master_port));
+  if (std::set<Worker*>(workers_.begin(), workers_.end()).size() != workers_.size())
+    throw UsageError("a worker is in the group twice");
+  std::vector<std::size_t> node_of, nodes;
+  for (Worker* worker : workers_) {
+    node_of.push_back(cluster.node_of(*worker));
+    if (std::ranges::find(nodes, node_of.back()) == nodes.end()) nodes.push_back(node_of.back());
+  }
+  const MeetingPoint point = find_meeting_point(cluster, nodes, options.master_port);
+  std::map<std::size_t, int> local_ranks;
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+    configs_.push_back({point.master_addr, point.master_port, static_cast<int>(workers_.size()), static_cast<int>(rank),
+                        local_ranks[node_of[rank]]++, point.interfaces[node_of[rank]]});
+  std::vector<Value> messages(configs_.begin(), configs_.end());
+  scatter(messages);
+  wait_until_ready(options);
+}
+
+void TrainingGroup::wait_until_ready(const GroupOptions& options) {
+  const Deadline deadline = Deadline::in_seconds(options.timeout_s);
+  Progress progress(options.progress, "ranks");
+  std::set<std::size_t> waiting;
+  for (std::size_t rank = 0; rank < size(); ++rank) waiting.insert(rank);
+  while (!waiting.empty()) {
+    std::vector<Worker*> missing;
+    std::vector<std::size_t> ranks(waiting.begin(), waiting.end());
+    std::vector<Progress::Entry> shown;
+    for (const std::size_t rank : ranks) missing.push_back(workers_[rank]);
+    for (std::size_t rank = 0; rank < size(); ++rank)
+      shown.push_back({std::to_string(rank), workers_[rank]->name(), !waiting.contains(rank)});
+    progress.show(shown);
+    const std::vector<std::size_t> ready = wait_any(missing, deadline.poll_ms(200) / 1000.0);
+    for (const std::size_t at : ready) {
+      const std::size_t rank = ranks[at];
+      try {
+        const Value answer = workers_[rank]->recv();
+        const Value* status = answer.kind() == Value::Kind::map ? answer.find("status") : nullptr;
+        if (status == nullptr || *status != Value("ready"))
+          throw GroupError("it sent " + answer.text() + R"( where {"status": "ready"} was expected)");
+        waiting.erase(rank);
+      } catch (const Error&) {
+        fail({{rank, std::current_exception()}}, {rank});
+      }
+    }
+    if (ready.empty() && deadline.passed()) {
+      ranks.assign(waiting.begin(), waiting.end());
+      throw TimeoutError(std::to_string(waiting.size()) + " of " + std::to_string(size()) +
+                         " ranks are not ready after " + std::to_string(static_cast<int>(options.timeout_s)) + " s." +
+                         what_they_do(ranks));
+    }
+  }
+}
+
+std::string TrainingGroup::name_of(std::size_t rank) const {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size()) + " (" + workers_[rank]->name() + ")";
+}
+
+std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
+  std::string text;
+  for (const std::size_t rank : ranks) {
+    std::string doing;
+    try {
+      doing = workers_[rank]->stack();
+    } catch (const Error& error) {
+      doing = error.what();
+    }
+    text += "\n  " + name_of(rank) + ":" + indented(doing, stack_lines_max);
+  }
+  return text;
+}
+
+// The others are given a moment to fail too, so that the cause can be told from what followed; then they are ended, as
+// they would wait for the lost one, some of them for ever.
+void TrainingGroup::fail(std::map<std::size_t, std::exception_ptr> failures, std::vector<std::size_t> order) {
+  const Deadline deadline = Deadline::in_ms(limits::failing_ranks_ms);
+  while (!deadline.passed() && failures.size() < size()) {
+    std::vector<Worker*> others;
+    std::vector<std::size_t> ranks;
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      if (failures.contains(rank) || workers_[rank]->channel().closed()) continue;
+      others.push_back(workers_[rank]);
+      ranks.push_back(rank);
+    }
+    if (others.empty()) break;
+    for (const std::size_t at : wait_any(others, deadline.poll_ms(limits::failing_ranks_ms) / 1000.0)) {
+      try {
+        (void)workers_[ranks[at]]->receive();  // nobody will ask for it any more
+      } catch (const Error&) {
+        failures[ranks[at]] = std::current_exception();
+        order.push_back(ranks[at]);
+      }
+    }
+  }
+  for (Worker* worker : workers_)
+    if (worker->is_alive()) worker->kill();
+  std::ranges::stable_sort(order, {}, [&](std::size_t rank) { return rank_of_blame(failures[rank]); });
+  const std::size_t cause = order.front();
+  std::string text = name_of(cause) + " has failed: " + text_of(failures[cause]);
+  std::map<int, std::string> told;
+  for (const std::size_t rank : order) told[static_cast<int>(rank)] = text_of(failures[rank]);
+  if (order.size() > 1) text += "\nThen the others noticed:";
+  for (std::size_t i = 1; i < order.size(); ++i)
+    text += "\n  " + name_of(order[i]) + ": " + told[static_cast<int>(order[i])].substr(0, 200);
+  text += "\nAll ranks of the group were ended. Start them again, from your last checkpoint";
+  throw GroupError(text, static_cast<int>(cause), std::move(told));
+}
+
+void TrainingGroup::broadcast(const Value& message) { broadcast(encode(message)); }
+
+void TrainingGroup::broadcast(const Message& message) {
+  try {
+    cluster_->broadcast(workers_, message);
+  } catch (const Error&) {
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      if (workers_[rank]->is_alive()) continue;
+      try {
+        (void)workers_[rank]->receive({{}, 0.0});
+      } catch (const Error&) {
+        fail({{rank, std::current_exception()}}, {rank});
+      }
+    }
+    throw;
+  }
+}
+
+void TrainingGroup::scatter(std::span<const Value> messages) {
+  std::vector<Message> encoded;
+  for (const Value& message : messages) encoded.push_back(encode(message));
+  scatter(encoded);
+}
+
+void TrainingGroup::scatter(std::span<const Message> messages) {
+  if (messages.size() != size())
+    throw UsageError("scatter takes one message for each of the " + std::to_string(size()) + " ranks, not " +
+                     std::to_string(messages.size()));
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    try {
+      workers_[rank]->send(messages[rank]);
+    } catch (const WorkerDied&) {
+      fail({{rank, std::current_exception()}}, {rank});
+    } catch (const WorkerError&) {
+      fail({{rank, std::current_exception()}}, {rank});
+    }
+  }
+}
+
+std::vector<Value> TrainingGroup::gather(const ReceiveOptions& options) {
+  std::vector<Value> values;
+  for (const Message& message : gather_messages(options)) values.push_back(decode(message));
+  return values;
+}
+
+std::vector<Message> TrainingGroup::gather_messages(const ReceiveOptions& options) {
+  Gathered gathered = miniray::gather_messages(workers_, options);
+  if (gathered.complete()) return take_messages(gathered);
+  const std::vector<std::size_t> missing = gathered.missing();
+  put_back(workers_, gathered);
+  if (!gathered.failed)
+    throw TimeoutError(std::to_string(missing.size()) + " of " + std::to_string(size()) +
+                       " ranks have sent nothing within the time-out." + what_they_do(missing));
+  try {
+    std::rethrow_exception(gathered.error);
+  } catch (const MessageTooLarge&) {
+    throw;
+  } catch (const Error&) {
+    fail({{*gathered.failed, std::current_exception()}}, {*gathered.failed});
+  }
+}
+
+}  // namespace miniray
