@@ -1,0 +1,158 @@
+"""Verify thousands of programs that a model wrote: each in a process of its own, with limits on time and memory.
+
+    python examples/verify_rollouts.py [node1 node2 ...] [--candidates 2000] [--workers 2 ...] [--time-limit 2]
+                                       [--memory-limit-mib 256]
+
+The nodes are what you would give ssh; without any, it is this machine. They need Python and MiniRay; this script goes
+along. With several numbers of workers, each has its turn.
+
+No process of a candidate ever holds the expected answers, and what it sends is compared, never believed. This is no
+jail: what a candidate does to files, to other processes of the same user, and in a session of its own (setsid), is left
+to the container that it runs in.
+"""
+
+import argparse
+import collections
+import mmap
+import os
+import random
+import resource
+import time
+
+from miniray import Cluster, EndOfStream, MiniRayError, NodeConfig, Worker, WorkerDied, WorkerError, wait_any
+
+ANSWER_BYTES_MAX = 1 << 20
+RESERVE_BYTES = 8 << 20  # given back when a candidate ends: to tell that it ran out of memory takes some
+IN_FLIGHT = 2  # for each verifier: one that it runs, one that it need not wait for
+
+# What stands in for the rollouts of a model that was asked for the number of primes below n: how many in a thousand,
+# what they do, and their text.
+QUESTIONS = [2, 3, 30, 500]
+RIGHT = "def solve(n): return sum(all(i % d for d in range(2, int(i**0.5) + 1)) for i in range(2, n))"
+ROLLOUTS = [
+    (640, "answers right", RIGHT),
+    (200, "answers wrong", "def solve(n): return n // 3"),
+    (50, "has a syntax error", "def solve(n) return 1"),
+    (10, "has another name", "def resolve(n): return 1"),
+    (20, "raises an exception", "def solve(n): return 1 // (n - n)"),
+    (10, "exits", "raise SystemExit"),
+    (10, "crashes", "import os; os.abort()"),
+    (10, "prints a lot", "print('so far so good, ' * 1_000_000)\n" + RIGHT),
+    (10, "answers a lot", "def solve(n): return 'x' * 2_000_000"),
+    (10, "says that it passed", "import sys; sys._getframe(1).f_locals['handle'].send({'verdict': 'passed'})"),
+    (10, "eats memory", "hog = []\nwhile True: hog.append(bytearray(1000))"),
+    (5, "leaves a process behind", "import os\nif os.fork() == 0:\n    while True: pass\n" + RIGHT),
+    (5, "waits for processes", "import os; os.system('sleep 1000 | sleep 1000')"),
+    (5, "waits for ever", "import time; time.sleep(1000)"),
+    (5, "never ends", "while True: pass"),
+]
+
+
+# 1. Define what happens in the process of a candidate
+def run_candidate(handle, task):
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    with open("/proc/self/statm") as sizes:
+        memory_bytes = int(sizes.read().split()[0]) * resource.getpagesize() + task["memory_limit_bytes"]
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    with mmap.mmap(-1, RESERVE_BYTES):
+        program = {"__name__": "candidate"}
+        exec(task["source"], program)
+        handle.send([program["solve"](question) for question in task["questions"]])
+
+
+# 2. Define work function
+def verifier(handle):
+    """Worker that runs one candidate after the other, and tells what each answered, or how it ended instead."""
+    while True:
+        task = handle.recv()
+        handle.send({"number": task["number"], **outcome(task)})
+
+
+def outcome(task):
+    # A fork takes a millisecond. Whatever happens next, it ends with SIGKILL for all that the candidate started.
+    candidate = Worker(lambda handle: run_candidate(handle, task), shared_memory=False)
+    try:
+        return {"answers": repr(candidate.recv(ANSWER_BYTES_MAX, timeout=task["time_limit_s"]))}
+    except TimeoutError:
+        return {"verdict": "time limit"}
+    except WorkerError as error:
+        name = ascii(error.type)[1:-1][:80]  # which the candidate may have chosen
+        return {"verdict": "memory limit" if name == "MemoryError" else f"raised {name}"}
+    except WorkerDied as death:
+        return {"verdict": f"died by {death.signal.name}" if death.signal else f"exited with {death.exit_code}"}
+    except EndOfStream:
+        return {"verdict": "no answer"}
+    except MiniRayError as error:  # too large, or not even a message
+        return {"verdict": f"refused: {type(error).__name__}"}
+    finally:
+        candidate.kill()
+        candidate.close()
+
+
+# 3. Keep every worker busy
+def verify(workers, sources, limits, expected):
+    """The verdicts, in the order of the sources."""
+    verdicts = [""] * len(sources)
+    waiting = collections.deque(enumerate(sources))
+
+    def send_next(worker):
+        if waiting:
+            number, source = waiting.popleft()
+            worker.send({"number": number, "source": source, "questions": QUESTIONS, **limits})
+
+    for worker in workers * IN_FLIGHT:
+        send_next(worker)
+    missing = len(sources)
+    while missing > 0:
+        for worker in wait_any(workers):
+            told = worker.recv()
+            send_next(worker)
+            missing -= 1
+            # As text: nothing of the candidate's making is asked whether it is equal.
+            right = told.get("answers") == repr(expected)
+            verdicts[told["number"]] = told.get("verdict") or ("passed" if right else "wrong answer")
+    return verdicts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("nodes", nargs="*", default=["localhost"])
+    parser.add_argument("--candidates", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=[2], nargs="+", help="on each node")
+    parser.add_argument("--time-limit", type=float, default=2, help="seconds, for each candidate")
+    parser.add_argument("--memory-limit-mib", type=int, default=256, help="for each process of a candidate")
+    options = parser.parse_args()
+    limits = {"time_limit_s": options.time_limit, "memory_limit_bytes": options.memory_limit_mib << 20}
+
+    # 4. Collect the rollouts: one of each kind, then as many of each as is usual. The expected answers, which would
+    # come from a file, stay here.
+    dice = random.Random(1)
+    more = max(0, options.candidates - len(ROLLOUTS))
+    rollouts = ROLLOUTS[: options.candidates] + dice.choices(ROLLOUTS, [share for share, _, _ in ROLLOUTS], k=more)
+    dice.shuffle(rollouts)
+    expected = [0, 1, 10, 95]
+
+    for count in options.workers:
+        # 5. Launch the verifiers (ssh, then TCP). Port 0: any that is free.
+        nodes = [NodeConfig(host, num_workers=count, base_port=0) for host in options.nodes]
+        with Cluster(nodes) as cluster:
+            workers = cluster.start(verifier)
+            start = time.perf_counter()
+            verdicts = verify(workers, [source for _, _, source in rollouts], limits, expected)
+            took_s = time.perf_counter() - start
+
+        rate = 60 * len(verdicts) / took_s
+        print(f"{len(workers)} workers on {len(nodes)} nodes: {rate:,.0f} verifications/minute", flush=True)
+
+    # 6. What was the last verdict on each kind
+    kinds = [kind for _, kind, _ in rollouts]
+    for (kind, verdict), number in sorted(collections.Counter(zip(kinds, verdicts, strict=True)).items()):
+        print(f"{number:7}  {kind:<25}{verdict}")
+
+
+if __name__ == "__main__":
+    main()
