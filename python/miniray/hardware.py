@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from miniray import _core
 
 
-class Gpu(NamedTuple):
+@dataclass(frozen=True)
+class Gpu:
     """A GPU that this process sees. ``index`` is its number among all of the machine; ``numa_node`` -1: not known."""
 
     index: int
@@ -19,14 +20,16 @@ class Gpu(NamedTuple):
     visible_as: str
 
 
-class NumaNode(NamedTuple):
+@dataclass(frozen=True)
+class NumaNode:
     """Memory, and the CPUs next to it."""
 
     index: int
     cpus: list[int]
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True)
+class Machine:
     """``gpus`` are those that this process sees, as CUDA numbers them; ``notes`` say what is not known, and why."""
 
     gpus: list[Gpu]
