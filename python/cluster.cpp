@@ -9,6 +9,7 @@
 #include "cluster/attendant.hpp"
 #include "cluster/stdio_server.hpp"
 #include "conversation.hpp"
+#include "miniray/doctor.hpp"
 #include "miniray/error.hpp"
 #include "ready_worker.hpp"
 #include "work_function.hpp"
@@ -53,6 +54,24 @@ int serve_stdio_for_python() {
   return serve_stdio(std::move(program));
 }
 
+// A tuple, as miniray/cluster.py gives it to the cluster and to the check.
+using Options =
+    std::tuple<bool, bool, std::string, bool, double, double, std::string, std::optional<int>, std::uint64_t>;
+
+ClusterOptions all_options(const std::string& python, const std::vector<std::string>& attendant,
+                           const std::string& program, const Options& given) {
+  ClusterOptions options = std::apply(cluster_options, given);
+  options.attendant = attendant;
+  options.program = program.empty() ? ServerProgram::python(python) : ServerProgram::cpp(program);
+  return options;
+}
+
+std::vector<NodeConfig> node_configs(const std::vector<Node>& nodes) {
+  std::vector<NodeConfig> configs;
+  for (const Node& node : nodes) configs.push_back(node_config(node));
+  return configs;
+}
+
 }  // namespace
 
 void bind_cluster(nb::module_& module) {
@@ -61,23 +80,14 @@ void bind_cluster(nb::module_& module) {
       .def(
           "__init__",
           [](Cluster* self, const std::vector<Node>& nodes, const std::string& python,
-             const std::vector<std::string>& attendant, const std::string& program, const Files& files,
-             const std::string& setup, bool ship_code, bool tunnel, const std::string& output, bool progress,
-             double start_timeout_s, double unreachable_s, const std::string& codec, std::optional<int> spin_us,
-             std::uint64_t inbox_bytes_max) {
-            ClusterOptions options = cluster_options(ship_code, tunnel, output, progress, start_timeout_s,
-                                                     unreachable_s, codec, spin_us, inbox_bytes_max);
-            options.attendant = attendant;
-            options.program = program.empty() ? ServerProgram::python(python) : ServerProgram::cpp(program);
+             const std::vector<std::string>& attendant, const std::string& program, const Options& given,
+             const Files& files, const std::string& setup) {
+            ClusterOptions options = all_options(python, attendant, program, given);
             for (const auto& [path, source] : files) options.program.files.push_back({path, source});
             options.program.setup = read_json_text(setup);
-            std::vector<NodeConfig> configs;
-            for (const Node& node : nodes) configs.push_back(node_config(node));
-            new (self) Cluster(std::move(configs), std::move(options));
+            new (self) Cluster(node_configs(nodes), std::move(options));
           },
-          "nodes"_a, "python"_a, "attendant"_a, "program"_a, "files"_a, "setup"_a, "ship_code"_a, "tunnel"_a,
-          "output"_a, "progress"_a, "start_timeout_s"_a, "unreachable_s"_a, "codec"_a, "spin_us"_a.none(),
-          "inbox_bytes_max"_a)
+          "nodes"_a, "python"_a, "attendant"_a, "program"_a, "options"_a, "files"_a, "setup"_a)
       .def("launch_servers", &Cluster::launch_servers, "work_fn"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "connect_to_servers",
@@ -132,6 +142,22 @@ void bind_cluster(nb::module_& module) {
             return all;
           },
           nb::sig("def servers(self) -> list[tuple[str, str, int, int]]"));
+  module.def(
+      "_check",
+      [](const std::vector<Node>& nodes, const std::string& python, const std::vector<std::string>& attendant,
+         const std::string& program, const Options& given, const std::vector<int>& ports, bool base_ports) {
+        CheckReport report;
+        {
+          const nb::gil_scoped_release released;
+          report = check(node_configs(nodes), all_options(python, attendant, program, given),
+                         {ports, base_ports, program.empty() ? "miniray.doctor.describe_python" : ""});
+        }
+        return nb::make_tuple(report.text(), decode_object(encode(report.value())));
+      },
+      "nodes"_a, "python"_a, "attendant"_a, "program"_a, "options"_a, "ports"_a, "base_ports"_a,
+      nb::sig("def _check(nodes: collections.abc.Sequence[typing.Any], python: str, attendant: "
+              "collections.abc.Sequence[str], program: str, options: tuple[typing.Any, ...], ports: "
+              "collections.abc.Sequence[int], base_ports: bool) -> tuple[str, dict[str, typing.Any]]"));
   module.def("_attend", attend, "news"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("_serve_stdio", serve_stdio_for_python);
 }

@@ -33,6 +33,7 @@ void bind_remote_worker(nb::module_& module);
 void bind_worker_server(nb::module_& module);
 void bind_cluster(nb::module_& module);
 void bind_hardware(nb::module_& module);
+void bind_command(nb::module_& module);
 void bind_collective(nb::module_& module);
 void bind_limits(nb::module_& module);
 

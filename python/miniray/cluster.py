@@ -15,6 +15,7 @@ from miniray.worker import RemoteWorker, _stop_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from miniray.doctor import CheckReport
     from miniray.training_group import TrainingGroup
 
 
@@ -100,9 +101,8 @@ class Cluster:
         self._workers: list[RemoteWorker] = []
         self._make("")  # what is wrong with the configuration shows now
 
-    def _make(self, work_fn: str) -> _core.Cluster:
-        from miniray import _shipping
-
+    def _configuration(self) -> tuple[Any, ...]:
+        """What the core's Cluster and its check take first."""
         nodes = [
             (
                 node.host,
@@ -116,10 +116,13 @@ class Cluster:
             )
             for node in self.nodes
         ]
+        return nodes, sys.executable, _attendant(), self._program, self._options
+
+    def _make(self, work_fn: str) -> _core.Cluster:
+        from miniray import _shipping
+
         files, setup = _shipping.collect(work_fn, self._ship_code) if work_fn and not self._program else ([], None)
-        return _core.Cluster(
-            nodes, sys.executable, _attendant(), self._program, files, json.dumps(setup), *self._options
-        )
+        return _core.Cluster(*self._configuration(), files, json.dumps(setup))
 
     def _name_of(self, work_fn: str | Callable[[_core.Handle], Any]) -> str:
         if self._program and isinstance(work_fn, str):
@@ -220,6 +223,18 @@ class Cluster:
             raise RuntimeError("the cluster is not running")
         listed = list(workers) if workers is not None else self.workers
         return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec)
+
+    def check(self, ports: Iterable[int] = (_core.limits.master_port,)) -> CheckReport:
+        """Find what would make a training run hang or fail: every pair of nodes on these ports (and on one of the
+        system's choice), versions of Python, torch and NCCL, names, clocks, GPUs, shared memory and limits.
+
+        It starts processes of its own on the nodes for a few seconds, whether the cluster is running or not. The report
+        is false if there is a problem; ``print(report)`` shows each, and the command that cures it.
+        """
+        from miniray.doctor import _report
+
+        text, value = _core._check(*self._configuration(), list(ports), self._core is None)
+        return _report(text, value)
 
     def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
         """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""

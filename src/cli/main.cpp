@@ -1,23 +1,11 @@
-// The miniray command: parses, calls, prints.
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <cstdlib>
-
+// The miniray command as a program.
+#include "cli/command.hpp"
 #include "cli/subcommands.hpp"
-#include "miniray/error.hpp"
-#include "miniray/version.hpp"
+#include "miniray/cluster.hpp"
 
 int main(int argc, char** argv) {
-  CLI::App app("Functions in other processes, and plain messages to them.", "miniray");
-  app.set_version_flag("--version", std::string("miniray ") + miniray::version);
-  app.require_subcommand(1);
-  miniray::cli::add_limits(app);
-  miniray::cli::add_worker_server(app);
-  try {
-    CLI11_PARSE(app, argc, argv);
-  } catch (const miniray::Error& error) {
-    std::fprintf(stderr, "miniray: %s\n", error.what());
-    return EXIT_FAILURE;
-  }
-  return EXIT_SUCCESS;
+  miniray::init(argc, argv);
+  miniray::cli::Surroundings surroundings;
+  surroundings.add_more_subcommands = miniray::cli::add_worker_server;
+  return miniray::cli::run_command({argv + 1, argv + argc}, surroundings);
 }

@@ -3,10 +3,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/command.hpp"
 #include "miniray/handle.hpp"
 
 namespace miniray::cli {
 
+void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code);
 void add_limits(CLI::App& app);
 void add_worker_server(CLI::App& app);
 

@@ -1,3 +1,4 @@
+// GPUs and CPUs together: which this process sees, and which are next to each other.
 #include <algorithm>
 #include <cstdlib>
 #include <set>

@@ -186,7 +186,7 @@ void Worker::State::report_undelivered() {
 
 // What it said last is kept, to be reported if nobody has heard it.
 void Worker::State::end() {
-  if (channel_.closed()) return;
+  if (generation_ != process_generation() || channel_.closed()) return;
   channel_.pump();
   ended_by_itself_ = channel_.ended();
   channel_.close();

@@ -1,0 +1,20 @@
+"""The miniray command: ``miniray``, or ``python -m miniray``."""
+
+from __future__ import annotations
+
+import sys
+
+from miniray import _core
+
+
+def main() -> None:
+    from miniray.cluster import _attendant
+
+    try:
+        sys.exit(_core._run_command(sys.argv[1:], sys.executable, _attendant()))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

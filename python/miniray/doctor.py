@@ -1,0 +1,67 @@
+"""What would make a training run hang or fail, found before it starts: ``cluster.check()``, ``miniray doctor``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from miniray import _core
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, where, and the command that cures it. ``severity`` is "problem" or "warning"."""
+
+    severity: str
+    node: str
+    check: str
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """``print(report)`` shows all of it. It is true if there is no problem; warnings are no obstacle."""
+
+    healthy: bool
+    findings: list[Finding]
+    nodes: list[dict[str, Any]]
+    failed_nodes: list[str]
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.healthy
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _report(text: str, value: dict[str, Any]) -> CheckReport:
+    findings = [Finding(**finding) for finding in value["findings"]]
+    return CheckReport(value["healthy"], findings, value["nodes"], value["failed_nodes"], text)
+
+
+def describe_python(handle: _core.Handle) -> None:
+    """The work function of the check: what Python, torch and NCCL a node has."""
+    facts: dict[str, Any] = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "torch": None,
+        "torch_error": None,
+        "cuda": None,
+        "nccl": None,
+    }
+    try:
+        import torch
+
+        facts["torch"] = torch.__version__
+        facts["cuda"] = torch.version.cuda
+        if torch.version.cuda is not None:
+            facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            facts["torch_error"] = str(error)
+    except Exception as error:  # a library that it needs is missing, or is another version
+        facts["torch_error"] = f"{type(error).__name__}: {error}"
+    handle.send(facts)
