@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -44,24 +46,36 @@ def _report(text: str, value: dict[str, Any]) -> CheckReport:
 
 def describe_python(handle: _core.Handle) -> None:
     """The work function of the check: what Python, torch and NCCL a node has."""
+    _hush()
     facts: dict[str, Any] = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
-        "torch": None,
         "torch_error": None,
         "cuda": None,
         "nccl": None,
     }
     try:
-        import torch
-
-        facts["torch"] = torch.__version__
-        facts["cuda"] = torch.version.cuda
-        if torch.version.cuda is not None:
-            facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            facts["torch_error"] = str(error)
-    except Exception as error:  # a library that it needs is missing, or is another version
+        facts.update(_describe_torch())
+    except Exception as error:  # it is there; a library that it needs is missing, or is another version
         facts["torch_error"] = f"{type(error).__name__}: {error}"
     handle.send(facts)
+
+
+def _hush() -> None:
+    """What libraries say as they are loaded would stand in the report, which may be JSON for a program."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
+def _describe_torch() -> dict[str, Any]:
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:  # a folder of that name with nothing in it is not torch
+        return {"torch": None}
+    import torch
+
+    facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    if torch.version.cuda is not None:
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return facts
