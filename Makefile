@@ -86,6 +86,7 @@ fuzz: build/packages.done
 bench: library package
 	@$(BIN)/python bench/run.py
 	@$(BIN)/python bench/cluster_bench.py
+	@$(BIN)/python bench/training_bench.py
 
 wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py

@@ -1,4 +1,4 @@
-"""The examples and the benchmark run, small, so that none rots."""
+"""The examples and the benchmarks run, small, so that none rots."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+import pytest
+from testbed import Testbed
 
 
 def run(*command: str | Path) -> str:
@@ -21,13 +24,16 @@ def test_matmul(root: Path) -> None:
 
 
 def test_the_readme_runs_as_written(root: Path, tmp_path: Path) -> None:
-    """Every Python block, one after the other, in one script."""
+    """The Python blocks, one after the other, in one script; and that on training, which has its own imports."""
     text = (root / "README.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert blocks
+    training = [block for block in blocks if block.startswith("import torch")]
+    assert len(training) == 1
     script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks))
+    script.write_text("\n".join(block for block in blocks if block not in training))
     assert "{'square': 49}" in run(sys.executable, script)
+    script.write_text(training[0])
+    assert "tensor([2., 2., 2.])" in run(sys.executable, script)
 
 
 def test_the_readmes_cpp_runs_as_written(root: Path, tmp_path: Path) -> None:
@@ -98,6 +104,13 @@ def test_the_first_local_example_runs_as_it_was_written(tmp_path: Path) -> None:
     script = tmp_path / "seed.py"
     script.write_text(SEED_LOCAL.replace("SIZE", "300").replace("PAIRS", "100"))
     assert run(sys.executable, script) == "Computed 100 matrix products\n"
+
+
+@pytest.mark.skipif(Testbed.available() is not None, reason=f"no testbed: {Testbed.available()}")
+@pytest.mark.parametrize("name", ["cluster_bench.py", "training_bench.py"])
+def test_the_benchmarks_on_ssh_hosts_run(root: Path, name: str) -> None:
+    printed = run(sys.executable, root / "bench" / name, "--quick")
+    assert printed.count("| yes |") + printed.count("| **no** |") >= 3
 
 
 def test_the_benchmark_runs(root: Path) -> None:

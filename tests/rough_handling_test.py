@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -382,13 +383,62 @@ def test_a_message_that_is_interrupted_while_it_is_decoded_is_not_lost() -> None
         handle.recv()
 
     with Worker(source) as worker:
-        received: list[int] = []
+        received: list[Any] = []
         interrupts = 0
         while len(received) < 20:
             try:
                 with interrupt_after(0.001 * (interrupts + 1)):
-                    received.append(worker.recv(timeout=30)["number"])
+                    # In one step for Python: between two, a handler may raise when the message is there already.
+                    received.extend(itertools.starmap(worker.recv, [(None, 30)]))
             except Interrupted:
                 interrupts += 1
         assert interrupts > 0
-        assert received == list(range(20))
+        assert [message["number"] for message in received] == list(range(20))
+
+
+def test_a_worker_that_has_run_out_of_memory_says_so() -> None:
+    hog: list[bytes] = []
+
+    def work(handle: Any) -> None:
+        import resource
+
+        with open("/proc/self/statm") as file:
+            now = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20), now + (32 << 20)))
+        while True:
+            hog.append(bytes(256))
+
+    for _ in range(3):
+        with Worker(work) as worker, pytest.raises(miniray.WorkerError) as raised:
+            worker.recv(timeout=30)
+        assert raised.value.type == "MemoryError"
+
+
+def test_an_error_that_makes_no_sense_is_still_an_error() -> None:
+    def work(handle: Any) -> None:
+        os.write(handle.fileno(), b"MR\x01\x00" + bytes(4) + (1).to_bytes(8, "little") + b"\xc0")
+        time.sleep(60)
+
+    with Worker(work) as worker:
+        with pytest.raises(miniray.WorkerError, match="what it says of it cannot be read: expected a map"):
+            worker.recv(timeout=30)
+        worker.kill()
+
+
+def test_all_that_raised_are_reported_though_one_was_read(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from miniray import Cluster, NodeConfig, WorkerError, wait_any\n"
+        "def work(handle):\n    raise RuntimeError('boom ' + str(handle.recv()))\n"
+        "if __name__ == '__main__':\n"
+        "    with Cluster([NodeConfig('localhost', 2, base_port=0)]) as cluster:\n"
+        "        for number, worker in enumerate(cluster.start(work)):\n            worker.send(number)\n"
+        "        for worker in cluster.workers:\n            wait_any([worker])\n"
+        "        try:\n            cluster.gather()\n"
+        "        except WorkerError as error:\n            print(error.message)\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout in ("boom 0\n", "boom 1\n"), done.stderr
+    other = "boom 1" if "boom 0" in done.stdout else "boom 0"
+    assert "miniray: nobody received this:" in done.stderr
+    assert f"RuntimeError: {other}" in done.stderr

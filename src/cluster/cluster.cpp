@@ -122,6 +122,7 @@ class Cluster::State {
   std::vector<Server> servers_;
   std::vector<int> labelled_;      // how many workers each node has had
   std::vector<Machine> machines_;  // of all nodes, once one was asked for
+  bool told_of_no_gpu_ = false;
   Broadcaster broadcaster_;
 };
 
@@ -307,25 +308,23 @@ const Machine& Cluster::State::machine_of(std::size_t node) {
     std::vector<Worker> probes = connect_probes();
     for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
     for (Worker& probe : probes) machines_.push_back(machine_from(probe.recv({{}, options.start_timeout_s})));
-    std::string without;
-    for (std::size_t i = 0; i < machines_.size(); ++i)
-      if (machines_[i].gpus.empty()) without += (without.empty() ? "" : ", ") + names_[i];
-    if (!without.empty() && options.progress)
-      std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without.c_str());
   }
   return machines_[node];
 }
 
 Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const StartOptions& start) {
   Wanted all;
+  std::string without_gpu;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const int workers = start.num_workers.value_or(nodes_[i].num_workers);
     const double gpus_per_worker = start.gpus_per_worker.value_or(nodes_[i].gpus_per_worker);
     if (workers < 1) throw UsageError("num_workers is 1 or more, not " + std::to_string(workers));
     check_gpus_per_worker(gpus_per_worker, names_[i]);
     std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
-    if (gpus_per_worker > 0 || !start.gpus.empty())
+    if (gpus_per_worker > 0 || !start.gpus.empty()) {
       places = plan_gpus(machine_of(i), names_[i], workers, gpus_per_worker, start);
+      if (machine_of(i).gpus.empty()) without_gpu += (without_gpu.empty() ? "" : ", ") + names_[i];
+    }
     for (std::size_t worker = 0; worker < places.size(); ++worker) {
       RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
       remote.work_fn = work_fn;
@@ -336,6 +335,8 @@ Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const 
       all.nodes.push_back(i);
     }
   }
+  if (!without_gpu.empty() && options.progress && !std::exchange(told_of_no_gpu_, true))
+    std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without_gpu.c_str());
   return all;
 }
 

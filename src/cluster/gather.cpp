@@ -27,10 +27,10 @@ Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions&
       const std::vector<std::size_t> ready = wait_any(silent, deadline.seconds_left());
       if (ready.empty()) break;
       for (const std::size_t at : ready) {
+        if (gathered.failed) break;  // what others have to say is for a later call
         try {
           gathered.messages[missing[at]] = silent[at]->receive({options.max_size, {}});
         } catch (const Error&) {
-          if (gathered.failed) continue;  // it will say so again
           gathered.failed = missing[at];
           gathered.error = std::current_exception();
         }

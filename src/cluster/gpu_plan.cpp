@@ -16,12 +16,16 @@ std::string number_text(double number) {
   return text.data();
 }
 
+std::string counted(std::size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 std::vector<Gpu> choose(const Machine& machine, const std::string& node, const std::vector<int>& wanted) {
   if (wanted.empty()) return machine.gpus;
   std::vector<Gpu> chosen;
   for (const int position : wanted) {
     if (position < 0 || static_cast<std::size_t>(position) >= machine.gpus.size())
-      throw UsageError(node + " has " + std::to_string(machine.gpus.size()) + " GPUs, 0 to " +
+      throw UsageError(node + " has " + counted(machine.gpus.size(), "GPU") + ", 0 to " +
                        std::to_string(machine.gpus.size() - 1) + ", and gpus names " + std::to_string(position));
     chosen.push_back(machine.gpus[static_cast<std::size_t>(position)]);
   }
@@ -53,12 +57,12 @@ std::vector<WorkerPlace> plan_gpus(const Machine& machine, const std::string& no
   const bool shared = gpus_per_worker > 0 && gpus_per_worker < 1;
   const double fit = shared ? workers_per_gpu * have : gpus_per_worker > 0 ? have / gpus_per_worker : workers;
   if (workers > fit + rounding)
-    throw UsageError(
-        node + " has " + std::to_string(gpus.size()) + " GPUs" +
-        (options.gpus.empty() ? "" : " to choose from (gpus)") + ", which is enough for " +
-        std::to_string(static_cast<int>(fit)) + " workers with gpus_per_worker=" + number_text(gpus_per_worker) +
-        ", and num_workers is " + std::to_string(workers) +
-        ". Start fewer, or let them share: gpus_per_worker=" + number_text(std::floor(1000 * have / workers) / 1000));
+    throw UsageError(node + " has " + counted(gpus.size(), "GPU") +
+                     (options.gpus.empty() ? "" : " to choose from (gpus)") + ", enough for " +
+                     counted(static_cast<std::size_t>(fit), "worker") +
+                     " with gpus_per_worker=" + number_text(gpus_per_worker) + ", and num_workers is " +
+                     std::to_string(workers) + ". Start fewer, or with gpus_per_worker=" +
+                     number_text(have >= workers ? std::floor(have / workers) : 1 / std::ceil(workers / have)));
   for (std::size_t i = 0; i < places.size(); ++i) {
     std::vector<Gpu> own = gpus;
     if (shared) {

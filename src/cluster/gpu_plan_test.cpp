@@ -48,12 +48,16 @@ TEST_CASE("too few GPUs are refused, and none are no obstacle") {
   const Machine machine = discover_machine();
   CHECK_THROWS_WITH_AS(
       (void)plan_gpus(machine, "node1", 16, 1, {}),
-      "node1 has 8 GPUs, which is enough for 8 workers with gpus_per_worker=1, and num_workers is 16. Start fewer, or "
-      "let them share: gpus_per_worker=0.5",
+      "node1 has 8 GPUs, enough for 8 workers with gpus_per_worker=1, and num_workers is 16. Start fewer, or with "
+      "gpus_per_worker=0.5",
       UsageError);
   CHECK_THROWS_WITH_AS((void)plan_gpus(machine, "node1", 1, 1, {.gpus = {8}}),
                        "node1 has 8 GPUs, 0 to 7, and gpus names 8", UsageError);
-  CHECK_THROWS_AS((void)plan_gpus(machine, "node1", 5, 0.5, {.gpus = {1, 2}}), UsageError);
+  CHECK_THROWS_WITH_AS((void)plan_gpus(machine, "node1", 5, 0.5, {.gpus = {1, 2}}),
+                       "node1 has 2 GPUs to choose from (gpus), enough for 4 workers with gpus_per_worker=0.5, and "
+                       "num_workers is 5. Start fewer, or with gpus_per_worker=0.333333",
+                       UsageError);
+  CHECK(devices(plan_gpus(machine, "node1", 5, 0.333333, {.gpus = {1, 2}})) == Lists{"1", "1", "1", "2", "2"});
   CHECK(devices(plan_gpus({}, "node1", 16, 1, {.gpus = {0}})) == Lists(16, "-"));
   CHECK_THROWS_WITH_AS(check_gpus_per_worker(1.5, "node1"),
                        "node1: gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not 1.5",

@@ -77,8 +77,12 @@ void Worker::State::end_of_stream() const {
 }
 
 WorkerError Worker::State::error_in(const Message& message) const {
-  const Value body = decode(message);
-  return {name, body["type"].string(), body["message"].string(), body["traceback"].string()};
+  try {
+    const Value body = decode(message);
+    return {name, body["type"].string(), body["message"].string(), body["traceback"].string()};
+  } catch (const Error& error) {  // whoever sent it is not our code
+    return {name, "an error", "what it says of it cannot be read: " + std::string(error.what()), ""};
+  }
 }
 
 // The channel has ended: says why, as precisely as it can be known.
