@@ -135,7 +135,8 @@ def test_a_firewall_that_drops_what_one_host_sends(clinic: Clinic) -> None:
     assert report.exit_code == 1
     assert report.found() == [("problem", "mr-a -> mr-b", "reach")]
     what, cure = report.of("mr-a -> mr-b", "reach")
-    assert what == f"cannot be reached:\n    10.77.0.12:{PORT}: no answer in 3 s, so a firewall drops it"
+    silent = "no answer in 3 s: a firewall drops it, or there is no way back"
+    assert what == f"not all ports can be reached:\n    10.77.0.12:{PORT}: {silent}"
     assert cure == cure_for(clinic, "mr-a", "mr-b")
 
 
@@ -146,7 +147,7 @@ def test_a_firewall_that_rejects(clinic: Clinic) -> None:
     assert exit_code == 1
     assert text.endswith(
         f"""
-problem (reach), mr-a -> mr-b: cannot be reached:
+problem (reach), mr-a -> mr-b: not all ports can be reached:
     10.77.0.12:{PORT}: refused, by a firewall, as the port is open there
   -> {cure_for(clinic, "mr-a", "mr-b")}
 
@@ -163,7 +164,8 @@ def test_a_firewall_that_lets_ssh_and_the_coordinator_through(clinic: Clinic) ->
     assert report.found() == [("problem", "mr-a -> mr-b", "reach")]
     what, cure = report.of("mr-a -> mr-b", "reach")
     refused = ": refused, by a firewall, as the port is open there"
-    assert re.fullmatch(rf"cannot be reached:(\n    10\.77\.0\.12:\d+{refused}){{2}}", what), what
+    chosen = r" \(a port of the system's choice\)"
+    assert re.fullmatch(rf"cannot be reached:(\n    10\.77\.0\.12:\d+{refused}({chosen})?){{2}}", what), what
     assert f":29501{refused}" in what
     assert cure == cure_for(clinic, "mr-a", "mr-b")
 
@@ -197,7 +199,6 @@ def test_ipv6_is_a_way(clinic: Clinic) -> None:
         ]
 
 
-@pytest.mark.xfail(strict=True, reason="the doctor's own server is on a port that this firewall closes")
 def test_a_firewall_that_lets_ssh_and_the_base_port_through(clinic: Clinic) -> None:
     well = ["tcp dport {22, 10000} accept", "ct state established accept", "iif lo accept"]
     with clinic.firewall("mr-b", *well, "reject"):
@@ -213,13 +214,12 @@ def test_ports_that_others_have(clinic: Clinic) -> None:
     assert report.found() == [("problem", "mr-b", "port")] * 2
     told = {finding["cure"]: finding["what"] for finding in report.value["findings"]}
     cures = {
-        10000: "Or give NodeConfig another base_port; 0 is any that is free",
-        PORT: "Or choose another master_port; cluster.training_group() takes the next that is free",
+        10000: "End it, or give NodeConfig another base_port; 0 is any that is free",
+        PORT: "End it, or choose another master_port; cluster.training_group() takes the next that is free",
     }
     for port, cure in cures.items():
         assert re.fullmatch(
-            rf"cannot listen on \[::\]:{port}, which process {pid} \({SYSTEM_PYTHON} -c (.|\n)* a-listener .*\) has. "
-            r"End that, or choose another port \(0: any that is free\): Address already in use",
+            rf"cannot listen on \[::\]:{port}, which process {pid} \({SYSTEM_PYTHON} -c .* a-listener .*\) has",
             told[cure],
         ), told
 
@@ -227,20 +227,18 @@ def test_ports_that_others_have(clinic: Clinic) -> None:
 @pytest.mark.parametrize("port", ["0", "-1", "65536"])
 def test_no_such_port(clinic: Clinic, port: str) -> None:
     ended = clinic.testbed.run(*DOCTOR, "mr-a", "--port", port)
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"miniray: a port to check is a number from 1 to 65535, not {port}\n"
 
 
-@pytest.mark.xfail(strict=True, reason="an option that may be given several times takes the nodes for more ports")
 def test_ports_before_nodes(clinic: Clinic) -> None:
     assert clinic.report("--port", "29501", "--port", "29502", "mr-a").checked == ["mr-a"]
 
 
-@pytest.mark.xfail(strict=True, reason="a check sets these to values of its own before they are looked at")
 @pytest.mark.parametrize("option", [("--workers", "0"), ("--base-port", "65536"), ("--gpus-per-worker", "1.5")])
 def test_what_no_cluster_would_take(clinic: Clinic, option: tuple[str, str]) -> None:
     ended = clinic.testbed.run(*DOCTOR, "mr-a", *option)
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (2, "")
 
 
 # --- Names ------------------------------------------------------------------------------------------------------------
@@ -269,13 +267,11 @@ def test_names_that_mean_the_loopback_address(clinic: Clinic) -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="an own name is wrong only if it means a loopback address")
 def test_a_name_that_means_another_host(clinic: Clinic) -> None:
     with clinic.names("mr-b", {"mr-b": clinic.address("mr-c")}):
         assert clinic.report("mr-a", "mr-b").found() == [("problem", "mr-b", "name")]
 
 
-@pytest.mark.xfail(strict=True, reason='"localhost" is the loopback address on every host, and no mistake')
 def test_this_machine_beside_others(clinic: Clinic) -> None:
     elsewhere = [found for found in clinic.report("localhost", "mr-a").found() if found[1] != "localhost"]
     assert elsewhere == []
@@ -351,7 +347,6 @@ def test_the_others_are_checked(clinic: Clinic, pythons: Path) -> None:
     }
 
 
-@pytest.mark.xfail(strict=True, reason="a node that is lost in the middle takes the whole report with it")
 def test_a_node_is_cut_off_in_the_middle(clinic: Clinic, until: Callable[..., Any]) -> None:
     """While all call each other, which a firewall that drops makes them do for seconds."""
     script = """
@@ -397,9 +392,8 @@ def test_too_few_gpus_and_none(clinic: Clinic, root: Path) -> None:
         [
             "problem",
             "mr-a",
-            "mr-a has 8 GPUs, which is enough for 2 workers with gpus_per_worker=4, and num_workers is 4. Start fewer, "
-            "or let them share: gpus_per_worker=2",
-            "",
+            "has 8 GPUs, enough for 2 workers with gpus_per_worker=4, and num_workers is 4",
+            "Start fewer, or with gpus_per_worker=2",
         ],
         [
             "warning",
@@ -421,7 +415,7 @@ def test_little_shared_memory_and_few_open_files(clinic: Clinic) -> None:
         "On mr-b: sudo mount -o remount,size=8G /dev/shm (in Docker: run with --shm-size=8g)",
     )
     assert report.of("mr-b", "limit") == (
-        "a process may have 1000 files open",
+        "a process may have 1000 files open, and data loaders need thousands",
         "On mr-b: ulimit -n 65536, or nofile in /etc/security/limits.conf",
     )
 

@@ -20,7 +20,7 @@ struct Finding {
   };
   Severity severity;
   std::string node;   ///< whom it concerns; "node1 -> node2" for the way between two
-  std::string check;  ///< start, version, port, reach, name, clock, gpu, memory, limit
+  std::string check;  ///< start, lost, version, port, reach, name, clock, gpu, memory, limit
   std::string what, cure;
 };
 

@@ -80,6 +80,7 @@ inline constexpr int group_timeout_ms = 600'000;
 inline constexpr int failing_ranks_ms = 500;
 // One node calls another on a port: without an answer in this time, a firewall is in the way.
 inline constexpr int dial_timeout_ms = 3000;
+inline constexpr std::size_t checked_ports_max = 64;
 // A process that was asked what it is doing has this long to say.
 inline constexpr int stack_wait_ms = 1000;
 

@@ -90,7 +90,7 @@ std::string owner_of_port(int port) {
       const ssize_t size = readlink((folder + "/fd/" + descriptor->d_name).c_str(), target.data(), target.size() - 1);
       if (size <= 0 || wanted != target.data()) continue;
       std::string command = system::read_small_file((folder + "/cmdline").c_str());
-      std::ranges::replace(command, '\0', ' ');
+      std::ranges::replace_if(command, [](unsigned char c) { return c < ' '; }, ' ');
       while (command.ends_with(' ')) command.pop_back();
       return "process " + std::string(process->d_name) + " (" + command.substr(0, 200) + ")";
     }

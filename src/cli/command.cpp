@@ -10,6 +10,11 @@
 #include "miniray/version.hpp"
 
 namespace miniray::cli {
+namespace {
+
+constexpr int usage_error = 2;
+
+}  // namespace
 
 int run_command(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
   CLI::App app("Functions in other processes, and plain messages to them.", "miniray");
@@ -24,6 +29,9 @@ int run_command(const std::vector<std::string>& arguments, const Surroundings& s
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "miniray: %s\n", error.what());
+    return usage_error;
   } catch (const Error& error) {
     std::fprintf(stderr, "miniray: %s\n", error.what());
     return EXIT_FAILURE;

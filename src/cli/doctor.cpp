@@ -51,6 +51,7 @@ void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code)
   auto options = std::make_shared<Options>();
   command->add_option("nodes", options->nodes, "As you would give them to ssh; without any, this machine");
   command->add_option("--port", options->ports, "Must be free, and open between all nodes; may be given several times")
+      ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--workers", options->num_workers, "On each node")->capture_default_str();
   command->add_option("--gpus-per-worker", options->gpus_per_worker, "Each node must have enough");

@@ -6,13 +6,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <list>
 #include <system_error>
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
+#include "cluster/call.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
 
@@ -82,58 +82,6 @@ Value facts(const std::string& token) {
           {"locked_memory_bytes_max", system::locked_memory_limit()}};
 }
 
-std::string what_happened(int error) {
-  return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
-}
-
-// One call to another node: connects, and waits to hear whom it has reached.
-class Call {
- public:
-  explicit Call(const Value& to) : token_(to["token"].string()) {
-    try {
-      socket_ =
-          network::begin_connect(network::resolve(to["host"].string(), static_cast<int>(to["port"].integer())).front());
-    } catch (const SystemError& error) {
-      outcome_ = what_happened(error.error_number());
-    } catch (const UnknownHost&) {
-      outcome_ = "unknown";
-    }
-  }
-
-  [[nodiscard]] bool over() const { return outcome_.has_value(); }
-  [[nodiscard]] const std::string& outcome() const { return *outcome_; }
-  [[nodiscard]] pollfd interest() const {
-    return {over() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
-  }
-  void give_up() { end(connected_ ? "mute" : "silent"); }
-
-  void advance() {
-    if (!connected_) {
-      if (const int error = network::connect_error(socket_.get()); error != 0) return end(what_happened(error));
-      connected_ = true;
-      return;
-    }
-    std::array<std::byte, 2 * token_bytes> room;
-    const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
-    if (transfer.outcome == system::Transfer::Outcome::would_block) return;
-    if (transfer.outcome == system::Transfer::Outcome::moved)
-      heard_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
-    const bool more = transfer.outcome == system::Transfer::Outcome::moved && heard_.size() < token_.size();
-    if (!more) end(heard_ == token_ ? "" : "stranger");
-  }
-
- private:
-  void end(std::string outcome) {
-    outcome_ = std::move(outcome);
-    socket_.reset();
-  }
-
-  std::string token_, heard_;
-  Fd socket_;
-  bool connected_ = false;
-  std::optional<std::string> outcome_;
-};
-
 class Probe {
  public:
   explicit Probe(Handle& handle) : handle_(handle), token_(random_hex(token_bytes)) {}
@@ -153,7 +101,7 @@ class Probe {
     if (command == "machine") return handle_.send(machine_facts());
     if (command == "facts") return handle_.send(facts(token_));
     if (command == "clock") return handle_.send({{"now_ns", system::time_of_day_ns()}});
-    if (command == "resolve") return handle_.send({{"found", resolve(order["hosts"].list())}});
+    if (command == "resolve") return handle_.send(resolve(order["host"].string()));
     if (command == "listen") return handle_.send(listen(order));
     if (command == "dial") return dial(order);
     if (command == "close") {
@@ -163,10 +111,10 @@ class Probe {
     throw UsageError("a probe knows no \"" + command + "\"");
   }
 
-  static Value resolve(const List& hosts) {
-    List found;
-    for (const Value& host : hosts) found.emplace_back(addresses_of(host.string()));
-    return Value(std::move(found));
+  static Value resolve(const std::string& host) {
+    const std::int64_t begun_ns = now_ns();
+    List found = addresses_of(host);
+    return {{"found", Value(std::move(found))}, {"seconds", static_cast<double>(now_ns() - begun_ns) / 1e9}};
   }
 
   Value listen(const Value& order) {
@@ -191,22 +139,18 @@ class Probe {
   }
 
   void dial(const Value& order) {
-    for (const Value& to : order["to"].list()) calls_.emplace_back(to);
-    until_ = Deadline::in_ms(order["timeout_ms"].integer());
+    calls_.add(order["to"].list(), static_cast<int>(order["timeout_ms"].integer()));
     dialling_ = true;
   }
 
   void wait() {
-    std::vector<pollfd> watched{{handle_.channel().fileno(), POLLIN, 0}};
+    std::vector<pollfd> watched = calls_.interests();
+    const std::size_t calls = watched.size();
+    watched.push_back({handle_.channel().fileno(), POLLIN, 0});
     for (const Fd& listener : listeners_) watched.push_back({listener.get(), POLLIN, 0});
-    for (const Call& call : calls_) watched.push_back(call.interest());
-    const bool idle = dialling_ && std::ranges::all_of(calls_, &Call::over);
-    (void)system::poll_many(watched, idle        ? 0
-                                     : dialling_ ? until_.poll_ms(limits::wait_slice_ms)
-                                                 : limits::wait_slice_ms);
-    std::size_t at = 1 + listeners_.size();
-    for (Call& call : calls_)
-      if (watched[at++].revents != 0 && !call.over()) call.advance();
+    const bool done = dialling_ && calls_.over();
+    (void)system::poll_many(watched, done ? 0 : calls_.poll_ms(limits::wait_slice_ms));
+    if (calls > 0) calls_.advance(watched.data());
   }
 
   void answer_callers() {
@@ -217,14 +161,9 @@ class Probe {
   }
 
   void finish_calls() {
-    if (!dialling_) return;
-    if (until_.passed())
-      for (Call& call : calls_)
-        if (!call.over()) call.give_up();
-    if (!std::ranges::all_of(calls_, &Call::over)) return;
+    if (!dialling_ || !calls_.over()) return;
     List outcomes;
-    for (const Call& call : calls_) outcomes.emplace_back(call.outcome());
-    calls_.clear();
+    for (std::string& outcome : calls_.take()) outcomes.emplace_back(std::move(outcome));
     dialling_ = false;
     handle_.send({{"outcomes", Value(std::move(outcomes))}});
   }
@@ -232,9 +171,8 @@ class Probe {
   Handle& handle_;
   std::string token_;
   std::vector<Fd> listeners_;
-  std::list<Call> calls_;
+  Calls calls_;
   bool dialling_ = false;
-  Deadline until_ = Deadline::never();
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ inline constexpr const char* probe_function = "miniray.probe";
 ///   machine                                  -> what discover_machine() found
 ///   facts                                    -> the machine and everything else about the node
 ///   clock                                    -> {"now_ns"}: the time of day there
-///   resolve  {"hosts"}                       -> {"found": for each, the list of its addresses}
+///   resolve  {"host"}                        -> {"found": the list of its addresses, "seconds": how long it took}
 ///   listen   {"port"}                        -> {"port"}, or {"error"}
 ///   dial     {"to": [{"host", "port", "token"}], "timeout_ms"}  -> {"outcomes": for each "", or what happened}
 ///   close                                    -> {}: nothing listens any more

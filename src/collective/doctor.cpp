@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "base/system.hpp"
 #include "cluster/gpu_plan.hpp"
+#include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
 #include "cluster/probe.hpp"
 #include "collective/node_probes.hpp"
@@ -21,6 +23,7 @@ constexpr double clock_difference_s_max = 0.5;
 constexpr std::uint64_t shared_memory_bytes_min = 512 * limits::mib;
 constexpr std::uint64_t open_files_min = 4096;
 constexpr int clock_rounds = 3;
+constexpr double slow_lookup_s = 2;
 constexpr double language_timeout_s = 300;  // torch may be on a slow disk
 
 std::string host_of(const std::string& ssh_host) {
@@ -33,70 +36,100 @@ std::string text_of(const Value& value) { return value.is_null() ? "none" : valu
 class Doctor {
  public:
   Doctor(std::vector<NodeConfig> nodes, const ClusterOptions& options, const CheckOptions& what)
-      : nodes_(std::move(nodes)), options_(options), what_(what) {}
+      : nodes_(std::move(nodes)), names_(node_names(nodes_)), options_(options), what_(what) {}
 
   CheckReport examine() {
-    bring_up();
-    if (!nodes_.empty()) {
-      probes_ = std::make_unique<NodeProbes>(*cluster_);
-      for (std::size_t i = 0; i < nodes_.size(); ++i) facts_.push_back(probes_->facts(i));
-      ask_languages();
-      check_versions();
-      check_ports();
-      check_ways();
-      check_names();
-      check_clocks();
-      check_gpus();
-      check_room();
-      for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        Value about = facts_[i];
-        about["node"] = name(i);
-        if (!languages_.empty()) about["language"] = languages_[i];
-        report_.nodes.push_back(std::move(about));
+    while (!nodes_.empty()) {
+      try {
+        if (bring_up()) {
+          examine_nodes();
+          break;
+        }
+      } catch (const ProbeLost& lost) {  // all is examined anew, without that node
+        const std::size_t node = lost.node;
+        findings_.clear();
+        drop(node, "lost", "it was lost in the middle of the check: " + std::string(lost.what()),
+             "See whether " + names_[node] + " is up: ssh " + nodes_[node].host + " uptime");
       }
-      probes_.reset();
-      cluster_->stop();
     }
+    probes_.reset();
+    if (cluster_) cluster_->stop();
+    report_.findings.insert(report_.findings.end(), findings_.begin(), findings_.end());
     std::ranges::stable_sort(report_.findings, {}, &Finding::severity);
     return std::move(report_);
   }
 
  private:
-  [[nodiscard]] const std::string& name(std::size_t node) const { return probes_->name(node); }
+  [[nodiscard]] const std::string& name(std::size_t node) const { return names_[node]; }
   void problem(const std::string& node, const char* check, std::string what, std::string cure) {
-    report_.findings.push_back({Finding::Severity::problem, node, check, std::move(what), std::move(cure)});
+    findings_.push_back({Finding::Severity::problem, node, check, std::move(what), std::move(cure)});
   }
   void warning(const std::string& node, const char* check, std::string what, std::string cure) {
-    report_.findings.push_back({Finding::Severity::warning, node, check, std::move(what), std::move(cure)});
+    findings_.push_back({Finding::Severity::warning, node, check, std::move(what), std::move(cure)});
+  }
+  // A node that is not examined any further.
+  void drop(std::size_t node, const char* check, std::string what, std::string cure) {
+    report_.findings.push_back({Finding::Severity::problem, names_[node], check, std::move(what), std::move(cure)});
+    report_.failed_nodes.push_back(names_[node]);
+    nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(node));
+    names_.erase(names_.begin() + static_cast<std::ptrdiff_t>(node));
   }
 
-  // With those that can be had.
-  void bring_up() {
-    while (!nodes_.empty()) {
-      std::vector<NodeConfig> configs = nodes_;
-      for (NodeConfig& config : configs) {
-        config.base_port = 0;
-        config.num_workers = 1;
-        config.gpus_per_worker = 0;
-      }
+  // Servers and probes on all nodes; if some fail, these are dropped, and it is false. The talk with them goes through
+  // ssh where that works, so that a firewall is a finding, and no obstacle.
+  bool bring_up() {
+    std::vector<NodeConfig> configs = nodes_;
+    for (NodeConfig& config : configs) {
+      config.base_port = 0;
+      config.num_workers = 1;
+      config.gpus_per_worker = 0;
+    }
+    const std::vector<std::string> called = node_names(configs);
+    for (const bool tunnel : {true, options_.tunnel}) {
       try {
-        cluster_ = std::make_unique<Cluster>(configs, options_);
+        probes_.reset();
+        ClusterOptions options = options_;
+        options.tunnel = tunnel;
+        cluster_ = std::make_unique<Cluster>(configs, options);
         cluster_->launch_servers();
-        return;
-      } catch (const ClusterError& error) {
-        const std::vector<std::string> names = node_names(configs);
-        std::vector<NodeConfig> left;
-        for (std::size_t i = 0; i < nodes_.size(); ++i) {
-          const auto failed = std::ranges::find(error.failures(), names[i], &ClusterError::Failure::node);
-          if (failed == error.failures().end()) {
-            left.push_back(nodes_[i]);
-            continue;
-          }
-          problem(names[i], "start", failed->why, "");
-          report_.failed_nodes.push_back(names[i]);
+        try {
+          probes_ = std::make_unique<NodeProbes>(*cluster_);
+          return true;
+        } catch (const ClusterError&) {
+          if (tunnel != options_.tunnel) continue;
+          throw;
         }
-        nodes_ = std::move(left);
+      } catch (const ClusterError& error) {
+        for (std::size_t i = nodes_.size(); i-- > 0;) {
+          const auto failed = std::ranges::find(error.failures(), called[i], &ClusterError::Failure::node);
+          if (failed != error.failures().end()) drop(i, "start", failed->why, "");
+        }
+        return false;
       }
+    }
+    return false;
+  }
+
+  void examine_nodes() {
+    facts_.clear();
+    languages_.clear();
+    open_.clear();
+    chosen_.clear();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) facts_.push_back(probes_->facts(i));
+    ask_languages();
+    check_versions();
+    check_ports();
+    check_ways();
+    check_ways_from_here();
+    check_names();
+    check_clocks();
+    check_gpus();
+    check_room();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      Value about = facts_[i];
+      about["node"] = name(i);
+      if (!languages_.empty()) about["language"] = languages_[i];
+      report_.nodes.push_back(std::move(about));
     }
   }
 
@@ -112,8 +145,12 @@ class Doctor {
     for (std::size_t i = 0; i < workers.size(); ++i) {
       try {
         languages_.push_back(workers[i].recv({{}, language_timeout_s}));
-      } catch (const Error& error) {  // a library that crashes when it is loaded
-        problem(name(i), "version", error.what(), "");
+      } catch (const WorkerDied& died) {
+        problem(name(i), "version", "torch crashes when it is imported: " + died.certificate().cause(),
+                "See `python -c 'import torch'` on " + name(i));
+        languages_.emplace_back(Map{});
+      } catch (const Error& error) {
+        problem(name(i), "version", "its Python does not tell of itself: " + std::string(error.what()), "");
         languages_.emplace_back(Map{});
       }
     }
@@ -125,6 +162,14 @@ class Doctor {
     for (std::size_t i = 0; i < languages_.size(); ++i)
       if (const Value* version = languages_[i].find(what)) versions[i] = *version;
     return versions;
+  }
+
+  // Of those that some node has; the local part of a version ("+cpu") is no part of what pip is told.
+  [[nodiscard]] std::string newest_torch() const {
+    std::string newest;
+    for (const auto& [node, version] : versions_of("torch"))
+      if (!version.is_null()) newest = std::max(newest, version.string().substr(0, version.string().find('+')));
+    return newest;
   }
 
   static std::string up_to_minor(const std::string& version) {
@@ -147,7 +192,8 @@ class Doctor {
   void check_versions() {
     compare("python", "Python", true,
             "Use the same on all: NodeConfig(python_bin=...) or `miniray doctor --python ...` says which");
-    compare("torch", "torch", false, "pip install torch==VERSION, the same on all nodes");
+    compare("torch", "torch", false,
+            "Install the same on all nodes, e.g. `python -m pip install torch==" + newest_torch() + "`");
     compare("nccl", "NCCL", false, "Install the same build of torch on all nodes; NCCL comes with it");
     compare("cuda", "torch's CUDA", false, "Install the same build of torch on all nodes");
     for (const auto& [node, error] : versions_of("torch_error"))
@@ -190,21 +236,30 @@ class Doctor {
           continue;
         }
         const bool is_base = port == nodes_[i].base_port && !std::ranges::count(what_.ports, port);
-        if (shares_machine_with_owner(i, port)) continue;
-        problem(name(i), "port", answer["error"].string(),
-                is_base ? "Or give NodeConfig another base_port; 0 is any that is free"
-                        : "Or choose another master_port; cluster.training_group() takes the next that is free");
+        if (const std::optional<std::size_t> other = neighbour_with(i, port)) {
+          if (nodes_[*other].base_port == port && nodes_[i].base_port == port && what_.base_ports)
+            problem(name(i), "port",
+                    "it is on the same machine as " + name(*other) + ", and both want the base_port " +
+                        std::to_string(port),
+                    "Give one of them another base_port; 0 is any that is free");
+          continue;
+        }
+        const std::string& error = answer["error"].string();
+        problem(name(i), "port", error.substr(0, error.find(". End that")),
+                is_base
+                    ? "End it, or give NodeConfig another base_port; 0 is any that is free"
+                    : "End it, or choose another master_port; cluster.training_group() takes the next that is free");
       }
       const Value any = probes_->ask(i, {{"cmd", "listen"}, {"port", 0}});
       if (any.find("port") != nullptr) chosen_[i] = static_cast<int>(any["port"].integer());
     }
   }
 
-  // Two nodes of the list on one machine: the first has the port, for this check.
-  [[nodiscard]] bool shares_machine_with_owner(std::size_t node, int port) {
+  // Another node of the list, on the same machine, has the port for this check.
+  [[nodiscard]] std::optional<std::size_t> neighbour_with(std::size_t node, int port) {
     for (std::size_t other = 0; other < node; ++other)
-      if (open_[other].contains(port) && probes_->same_machine(node, other)) return true;
-    return false;
+      if (open_[other].contains(port) && probes_->same_machine(node, other)) return other;
+    return std::nullopt;
   }
 
   void check_ways() {
@@ -224,9 +279,16 @@ class Doctor {
         std::set<int> ports = open_[to];
         if (chosen_.contains(to)) ports.insert(chosen_[to]);
         std::string failed;
-        for (const int port : ports) failed += failures_of(from, to, port);
+        bool some = false;
+        for (const int port : ports) {
+          const std::string told = failures_of(attempts_, from, to, port);
+          failed += told;
+          some = some || told.empty();
+        }
         if (!failed.empty())
-          problem(name(from) + " -> " + name(to), "reach", "cannot be reached:" + failed, cure_for_way(from, to));
+          problem(name(from) + " -> " + name(to), "reach",
+                  std::string(some ? "not all ports can be reached:" : "cannot be reached:") + failed,
+                  cure_for_way(to, source_of(from)));
       }
       if (nodes_.size() > 1 && probes_->addresses(to).empty())
         problem(name(to), "reach", "has no address but its own loopback's",
@@ -235,21 +297,47 @@ class Doctor {
   }
 
   // Empty if the port is reached at one of the addresses at least.
-  [[nodiscard]] std::string failures_of(std::size_t from, std::size_t to, int port) const {
+  [[nodiscard]] std::string failures_of(const std::vector<NodeProbes::Attempt>& attempts, std::size_t from,
+                                        std::size_t to, int port) {
     std::string failed;
-    for (const NodeProbes::Attempt& attempt : attempts_) {
+    for (const NodeProbes::Attempt& attempt : attempts) {
       if (attempt.from != from || attempt.door.node != to || attempt.door.port != port) continue;
       if (attempt.outcome.empty()) return {};
-      failed += "\n    " + describe(attempt);
+      failed += "\n    " + describe(attempt) + (port == chosen_[to] ? " (a port of the system's choice)" : "");
     }
     return failed;
   }
 
-  [[nodiscard]] std::string cure_for_way(std::size_t from, std::size_t to) {
-    const std::vector<std::string> sources = probes_->addresses(from);
-    const std::string source = sources.empty() ? name(from) : sources.front();
-    return "On " + name(to) + ": sudo ufw allow from " + source + " (or: sudo iptables -I INPUT -s " + source +
+  [[nodiscard]] std::string source_of(std::size_t node) {
+    const std::vector<std::string> sources = probes_->addresses(node);
+    return sources.empty() ? name(node) : sources.front();
+  }
+
+  [[nodiscard]] std::string cure_for_way(std::size_t to, const std::string& source) {
+    const char* iptables = source.find(':') != std::string::npos ? "ip6tables" : "iptables";
+    return "On " + name(to) + ": sudo ufw allow from " + source + " (or: sudo " + iptables + " -I INPUT -s " + source +
            " -j ACCEPT); NCCL and Gloo use ports of their own choice too";
+  }
+
+  // MiniRay's own connections come from this machine.
+  void check_ways_from_here() {
+    if (options_.tunnel) return;
+    std::vector<NodeProbes::Door> doors;
+    std::vector<NodeProbes::Attempt> attempts;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (is_local(nodes_[i].host) || !chosen_.contains(i)) continue;
+      const bool fixed = open_[i].contains(nodes_[i].base_port);
+      for (const std::string& host : probes_->addresses(i))
+        doors.push_back({i, host, fixed ? nodes_[i].base_port : chosen_[i]});
+    }
+    attempts = probes_->call_from_here(doors, options_.worker.on_interrupt);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const int port = open_[i].contains(nodes_[i].base_port) ? nodes_[i].base_port : chosen_[i];
+      const std::string failed = failures_of(attempts, i, i, port);
+      if (!failed.empty())
+        problem("this machine -> " + name(i), "reach", "a cluster's own connections cannot be made:" + failed,
+                "Open the port on " + name(i) + " (NodeConfig(base_port=...) says which), or use Cluster(tunnel=True)");
+    }
   }
 
   void check_names() {
@@ -262,14 +350,22 @@ class Doctor {
       const std::string cure = "On " + name(i) + ", in /etc/hosts: \"" + address + " " + own +
                                "\"; or NodeConfig(env={\"GLOO_SOCKET_IFNAME\": \"" + interface_of(i, address) +
                                "\"}). cluster.training_group() does the latter by itself";
-      if (means.empty())
+      if (means.empty()) {
         warning(name(i), "name", "its own name, " + own + ", means nothing there, and Gloo announces itself by it",
                 cure);
-      else if (is_loopback(means.front().string()))
+        continue;
+      }
+      const std::string& meant = means.front().string();
+      if (is_loopback(meant))
         problem(name(i), "name",
-                "its own name, " + own + ", means " + means.front().string() +
+                "its own name, " + own + ", means " + meant +
                     " there, a loopback address. Gloo announces itself by it, and the other nodes would look for it on "
                     "themselves",
+                cure);
+      else if (std::ranges::find(addresses, meant) == addresses.end())
+        problem(name(i), "name",
+                "its own name, " + own + ", means " + meant +
+                    " there, which is not an address of that node. Gloo announces itself by it",
                 cure);
     }
     check_names_elsewhere();
@@ -277,19 +373,28 @@ class Doctor {
 
   // What each node takes the others' names for, should one be a master_addr.
   void check_names_elsewhere() {
-    List hosts;
-    for (const NodeConfig& node : nodes_) hosts.emplace_back(host_of(node.host));
-    const std::vector<Value> answers = probes_->ask_all({{"cmd", "resolve"}, {"hosts", Value(hosts)}});
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      for (std::size_t other = 0; other < nodes_.size(); ++other) {
-        const List& means = answers[i]["found"].list()[other].list();
-        if (means.empty() || probes_->same_machine(i, other) || !is_loopback(means.front().string())) continue;
+    std::map<std::string, std::vector<std::size_t>> hosts;  // which nodes have the name
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+      if (!is_local(nodes_[i].host)) hosts[host_of(nodes_[i].host)].push_back(i);
+    std::vector<double> slowest_s(nodes_.size(), 0);
+    for (const auto& [host, owners] : hosts) {
+      const std::vector<Value> answers = probes_->ask_all({{"cmd", "resolve"}, {"host", host}});
+      for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        slowest_s[i] = std::max(slowest_s[i], answers[i]["seconds"].real());
+        const List& means = answers[i]["found"].list();
+        if (means.empty() || !is_loopback(means.front().string()) || is_loopback(host)) continue;
+        if (std::ranges::any_of(owners, [&](std::size_t owner) { return probes_->same_machine(i, owner); })) continue;
         problem(name(i), "name",
-                "the name " + hosts[other].string() + " means " + means.front().string() + " on " + name(i) +
-                    ", a loopback address: whoever looks for " + name(other) + " there finds " + name(i),
+                "the name " + host + " means " + means.front().string() + " on " + name(i) +
+                    ", a loopback address: whoever looks for " + name(owners.front()) + " there finds " + name(i),
                 "Correct it in /etc/hosts on " + name(i) + ", or name nodes by their addresses");
       }
     }
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+      if (slowest_s[i] > slow_lookup_s)
+        warning(name(i), "name",
+                "looking up a name takes " + std::to_string(static_cast<int>(slowest_s[i])) + " s there",
+                "See /etc/resolv.conf on " + name(i) + ": a name server does not answer");
   }
 
   static bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
@@ -336,7 +441,10 @@ class Doctor {
         if (nodes_[i].gpus_per_worker > 0)
           (void)plan_gpus(machine, name(i), nodes_[i].num_workers, nodes_[i].gpus_per_worker, {});
       } catch (const UsageError& error) {
-        problem(name(i), "gpu", error.what(), "");
+        std::string text = error.what();
+        if (text.starts_with(name(i) + " ")) text.erase(0, name(i).size() + 1);
+        const std::size_t cure = text.find(". Start fewer");
+        problem(name(i), "gpu", text.substr(0, cure), cure == std::string::npos ? "" : text.substr(cure + 2));
       }
       if (nodes_[i].gpus_per_worker > 0 && machine.gpus.empty())
         warning(name(i), "gpu",
@@ -368,7 +476,8 @@ class Doctor {
                     " MiB, and NCCL and torch's data loaders need more",
                 "On " + name(i) + ": sudo mount -o remount,size=8G /dev/shm (in Docker: run with --shm-size=8g)");
       if (files < open_files_min)
-        warning(name(i), "limit", "a process may have " + std::to_string(files) + " files open",
+        warning(name(i), "limit",
+                "a process may have " + std::to_string(files) + " files open, and data loaders need thousands",
                 "On " + name(i) + ": ulimit -n 65536, or nofile in /etc/security/limits.conf");
       if (facts_[i]["infiniband"].boolean() && locked != UINT64_MAX)
         problem(name(i), "limit",
@@ -378,10 +487,12 @@ class Doctor {
     }
   }
 
-  std::vector<NodeConfig> nodes_;  // those that came up
+  std::vector<NodeConfig> nodes_;  // those that have not failed
+  std::vector<std::string> names_;
   const ClusterOptions& options_;
   const CheckOptions& what_;
   CheckReport report_;
+  std::vector<Finding> findings_;  // of those that are being examined
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<NodeProbes> probes_;
   std::vector<Value> facts_, languages_;
@@ -390,73 +501,14 @@ class Doctor {
   std::vector<NodeProbes::Attempt> attempts_;
 };
 
-const char* name_of(Finding::Severity severity) {
-  return severity == Finding::Severity::problem ? "problem" : "warning";
-}
-
-std::string describe_node(const Value& node) {
-  const Machine machine = machine_from(node["machine"]);
-  std::string text = node["node"].string() + ": ";
-  if (const Value* language = node.find("language")) {
-    if (const Value* python = language->find("python")) text += "Python " + text_of(*python) + ", ";
-    if (const Value* torch = language->find("torch"))
-      text += torch->is_null() ? "no torch, " : "torch " + torch->string() + ", ";
-    if (const Value* nccl = language->find("nccl"); nccl != nullptr && !nccl->is_null())
-      text += "NCCL " + nccl->string() + ", ";
-  }
-  std::size_t cpus = 0;
-  for (const NumaNode& numa : machine.numa_nodes) cpus += numa.cpus.size();
-  text += machine.gpus.empty() ? "no GPU"
-                               : std::to_string(machine.gpus.size()) + " x " + machine.gpus.front().name + " (driver " +
-                                     machine.driver_version + ")";
-  if (cpus > 0)
-    text += ", " + std::to_string(cpus) + " CPUs on " + std::to_string(machine.numa_nodes.size()) +
-            (machine.numa_nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
-  return text;
-}
-
 }  // namespace
-
-bool CheckReport::healthy() const {
-  return std::ranges::none_of(findings,
-                              [](const Finding& each) { return each.severity == Finding::Severity::problem; });
-}
-
-std::string CheckReport::text() const {
-  std::string text;
-  for (const Value& node : nodes) text += describe_node(node) + "\n";
-  for (const Finding& finding : findings) {
-    text += std::string("\n") + name_of(finding.severity) + " (" + finding.check + "), " + finding.node + ": " +
-            finding.what + "\n";
-    if (!finding.cure.empty()) text += "  -> " + finding.cure + "\n";
-  }
-  const auto problems = std::ranges::count(findings, Finding::Severity::problem, &Finding::severity);
-  const auto warnings = static_cast<std::ptrdiff_t>(findings.size()) - problems;
-  const std::size_t count = nodes.size() + failed_nodes.size();
-  text += "\n" + std::to_string(count) + (count == 1 ? " node: " : " nodes: ") +
-          (problems == 0 ? "no problem" : std::to_string(problems) + (problems == 1 ? " problem" : " problems")) +
-          (warnings == 0 ? "" : ", " + std::to_string(warnings) + (warnings == 1 ? " warning" : " warnings")) + "\n";
-  return text;
-}
-
-Value CheckReport::value() const {
-  List all;
-  for (const Finding& finding : findings)
-    all.push_back({{"severity", name_of(finding.severity)},
-                   {"node", finding.node},
-                   {"check", finding.check},
-                   {"what", finding.what},
-                   {"cure", finding.cure}});
-  List failed;
-  for (const std::string& node : failed_nodes) failed.emplace_back(node);
-  return {{"healthy", healthy()},
-          {"findings", Value(std::move(all))},
-          {"nodes", Value(List(nodes.begin(), nodes.end()))},
-          {"failed_nodes", Value(std::move(failed))}};
-}
 
 CheckReport check(const std::vector<NodeConfig>& nodes, const ClusterOptions& options, const CheckOptions& what) {
   if (nodes.empty()) throw UsageError("there is no node to check");
+  for (const NodeConfig& node : nodes) check(node);
+  if (what.ports.size() > limits::checked_ports_max)
+    throw UsageError("at most " + std::to_string(limits::checked_ports_max) + " ports are checked, not " +
+                     std::to_string(what.ports.size()));
   for (const int port : what.ports)
     if (port < 1 || port > 65535)
       throw UsageError("a port to check is a number from 1 to 65535, not " + std::to_string(port));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cluster/call.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 
@@ -14,15 +15,31 @@ constexpr double answer_timeout_s = 60;  // a driver that is slow to wake, a nam
 
 NodeProbes::NodeProbes(Cluster& cluster) : servers_(cluster.servers()), probes_(cluster.connect_probes()) {}
 
+void NodeProbes::tell(std::size_t node, const Value& order) {
+  try {
+    probes_[node].send(order);
+  } catch (const Error& error) {
+    throw ProbeLost(node, error.what());
+  }
+}
+
+Value NodeProbes::hear(std::size_t node, double timeout_s) {
+  try {
+    return probes_[node].recv({{}, timeout_s});
+  } catch (const Error& error) {
+    throw ProbeLost(node, error.what());
+  }
+}
+
 Value NodeProbes::ask(std::size_t node, const Value& order) {
-  probes_[node].send(order);
-  return probes_[node].recv({{}, answer_timeout_s});
+  tell(node, order);
+  return hear(node, answer_timeout_s);
 }
 
 std::vector<Value> NodeProbes::ask_all(const Value& order) {
-  for (Worker& probe : probes_) probe.send(order);
+  for (std::size_t node = 0; node < size(); ++node) tell(node, order);
   std::vector<Value> answers;
-  for (Worker& probe : probes_) answers.push_back(probe.recv({{}, answer_timeout_s}));
+  for (std::size_t node = 0; node < size(); ++node) answers.push_back(hear(node, answer_timeout_s));
   return answers;
 }
 
@@ -48,6 +65,10 @@ std::vector<std::string> NodeProbes::addresses(std::size_t node) {
   return found;
 }
 
+Value NodeProbes::as_order(const Door& door) {
+  return {{"host", door.host}, {"port", door.port}, {"token", facts(door.node)["token"]}};
+}
+
 std::vector<NodeProbes::Attempt> NodeProbes::call(const std::vector<std::size_t>& callers,
                                                   const std::vector<Door>& doors) {
   std::vector<Attempt> attempts;
@@ -56,15 +77,30 @@ std::vector<NodeProbes::Attempt> NodeProbes::call(const std::vector<std::size_t>
     for (const Door& door : doors) {
       if (same_machine(caller, door.node)) continue;
       attempts.push_back({caller, door, ""});
-      to.push_back({{"host", door.host}, {"port", door.port}, {"token", facts(door.node)["token"]}});
+      to.push_back(as_order(door));
     }
-    probes_[caller].send({{"cmd", "dial"}, {"to", Value(std::move(to))}, {"timeout_ms", limits::dial_timeout_ms}});
+    tell(caller, {{"cmd", "dial"}, {"to", Value(std::move(to))}, {"timeout_ms", limits::dial_timeout_ms}});
   }
   std::size_t at = 0;
+  // They call many at a time, and in the worst case none answers.
+  const double patience_s = answer_timeout_s + static_cast<double>(doors.size()) * limits::dial_timeout_ms / 1e5;
   for (const std::size_t caller : callers) {
-    const Value answer = probes_[caller].recv({{}, answer_timeout_s});
+    const Value answer = hear(caller, patience_s);
     for (const Value& outcome : answer["outcomes"].list()) attempts[at++].outcome = outcome.string();
   }
+  return attempts;
+}
+
+std::vector<NodeProbes::Attempt> NodeProbes::call_from_here(const std::vector<Door>& doors,
+                                                            const std::function<void()>& on_interrupt) {
+  List to;
+  std::vector<Attempt> attempts;
+  for (const Door& door : doors) {
+    to.push_back(as_order(door));
+    attempts.push_back({door.node, door, ""});
+  }
+  const std::vector<std::string> outcomes = call_all(to, limits::dial_timeout_ms, on_interrupt);
+  for (std::size_t i = 0; i < attempts.size(); ++i) attempts[i].outcome = outcomes[i];
   return attempts;
 }
 
@@ -75,11 +111,12 @@ std::string describe(const NodeProbes::Attempt& attempt) {
   const std::string& outcome = attempt.outcome;
   if (outcome.empty()) return door + ": reached";
   if (outcome == "silent")
-    return door + ": no answer in " + std::to_string(limits::dial_timeout_ms / 1000) + " s, so a firewall drops it";
+    return door + ": no answer in " + std::to_string(limits::dial_timeout_ms / 1000) +
+           " s: a firewall drops it, or there is no way back";
   if (outcome == "refused") return door + ": refused, by a firewall, as the port is open there";
   if (outcome == "stranger") return door + ": another process answers, so the address is not that node's alone";
   if (outcome == "mute") return door + ": connected, and then nothing more came";
-  return door + ": " + outcome;
+  return door + ": " + outcome + " (a firewall, or no route)";
 }
 
 }  // namespace miniray

@@ -1,12 +1,21 @@
 // A probe on each node of a cluster, asked one by one or all at once; and calls between the nodes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "miniray/cluster.hpp"
+#include "miniray/error.hpp"
 
 namespace miniray {
+
+/// A probe that does not answer: its node is gone, or does not get on.
+class ProbeLost : public Error {
+ public:
+  ProbeLost(std::size_t lost_node, const std::string& text) : Error(text), node(lost_node) {}
+  std::size_t node;
+};
 
 class NodeProbes {
  public:
@@ -37,7 +46,15 @@ class NodeProbes {
   /// Each of these nodes calls all doors of the others, all at once.
   [[nodiscard]] std::vector<Attempt> call(const std::vector<std::size_t>& callers, const std::vector<Door>& doors);
 
+  /// The same from this process.
+  [[nodiscard]] std::vector<Attempt> call_from_here(const std::vector<Door>& doors,
+                                                    const std::function<void()>& on_interrupt);
+
  private:
+  void tell(std::size_t node, const Value& order);
+  [[nodiscard]] Value hear(std::size_t node, double timeout_s);
+  [[nodiscard]] Value as_order(const Door& door);
+
   std::vector<Cluster::Server> servers_;
   std::vector<Worker> probes_;
   std::vector<Value> facts_;

@@ -1,0 +1,120 @@
+#include "cluster/call.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "base/network.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t at_once_max = 128;
+constexpr std::size_t token_bytes_max = 64;
+
+std::string what_happened(int error) {
+  return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
+}
+
+}  // namespace
+
+Call::Call(const Value& to, int timeout_ms) : token_(to["token"].string()), until_(Deadline::in_ms(timeout_ms)) {
+  try {
+    socket_ =
+        network::begin_connect(network::resolve(to["host"].string(), static_cast<int>(to["port"].integer())).front());
+  } catch (const SystemError& error) {
+    outcome_ = what_happened(error.error_number());
+  } catch (const UnknownHost&) {
+    outcome_ = "unknown";
+  }
+}
+
+pollfd Call::interest() const {
+  return {over() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
+}
+
+void Call::end(std::string outcome) {
+  outcome_ = std::move(outcome);
+  socket_.reset();
+}
+
+void Call::advance(bool ready) {
+  if (over()) return;
+  if (!ready) {
+    if (until_.passed()) end(connected_ ? "mute" : "silent");
+    return;
+  }
+  if (!connected_) {
+    if (const int error = network::connect_error(socket_.get()); error != 0) return end(what_happened(error));
+    connected_ = true;
+    return;
+  }
+  std::array<std::byte, token_bytes_max> room;
+  const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return;
+  const bool moved = transfer.outcome == system::Transfer::Outcome::moved;
+  if (moved) heard_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  if (!moved || heard_.size() >= token_.size()) end(heard_ == token_ ? "" : "stranger");
+}
+
+void Calls::add(const List& to, int timeout_ms) {
+  for (const Value& each : to) wanted_.emplace_back(each, timeout_ms);
+  begin_more();
+}
+
+void Calls::begin_more() {
+  while (active_.size() < at_once_max && begun_ < wanted_.size()) {
+    Active& active = active_.emplace_back(Active{begun_, Call(wanted_[begun_].first, wanted_[begun_].second)});
+    ++begun_;
+    if (!active.call.over()) continue;
+    results_.emplace_back(active.number, active.call.outcome());
+    active_.pop_back();
+  }
+}
+
+std::vector<pollfd> Calls::interests() const {
+  std::vector<pollfd> all;
+  for (const Active& active : active_) all.push_back(active.call.interest());
+  return all;
+}
+
+int Calls::poll_ms(int slice_ms) const {
+  int least_ms = slice_ms;
+  for (const Active& active : active_) least_ms = std::min(least_ms, active.call.deadline().poll_ms(slice_ms));
+  return least_ms;
+}
+
+void Calls::advance(const pollfd* watched) {
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    active_[i].call.advance(watched[i].revents != 0);
+    if (active_[i].call.over()) results_.emplace_back(active_[i].number, active_[i].call.outcome());
+  }
+  std::erase_if(active_, [](const Active& active) { return active.call.over(); });
+  begin_more();
+}
+
+std::vector<std::string> Calls::take() {
+  std::ranges::sort(results_);
+  std::vector<std::string> outcomes;
+  for (auto& [number, outcome] : results_) outcomes.push_back(std::move(outcome));
+  *this = {};
+  return outcomes;
+}
+
+std::vector<std::string> call_all(const List& to, int timeout_ms, const std::function<void()>& on_interrupt) {
+  Calls calls;
+  calls.add(to, timeout_ms);
+  while (!calls.over()) {
+    std::vector<pollfd> watched = calls.interests();
+    (void)system::poll_many(watched, calls.poll_ms(limits::wait_slice_ms));
+    if (on_interrupt) on_interrupt();
+    calls.advance(watched.data());
+  }
+  return calls.take();
+}
+
+}  // namespace miniray
