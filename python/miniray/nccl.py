@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from miniray import _core
+from miniray.errors import UsageError
 
 
 @dataclass
@@ -25,18 +26,34 @@ class NCCLConfig:
     interface: str | None = None
 
     def __post_init__(self) -> None:
-        if self.interface is None:
+        if self.interface in (None, ""):
             self.__dict__.pop("interface", None)  # the class says None; the message need not
-        if not isinstance(self.master_addr, str):
-            raise TypeError(f"master_addr is a str, the name or the address of rank 0's node, not {self.master_addr!r}")
-        for name in ("master_port", "world_size", "rank", "local_rank"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} is an int, not {value!r}")
-        _core._check_nccl_config(self._fields())
+        _core._check_nccl_config(_fields(self))
 
-    def _fields(self) -> tuple[str, int, int, int, int, str]:
-        return self.master_addr, self.master_port, self.world_size, self.rank, self.local_rank, self.interface or ""
+
+def _fields(config: NCCLConfig) -> tuple[str, int, int, int, int, str]:
+    """As the core takes them; each may have been assigned anything since the config was made."""
+    if not isinstance(config, NCCLConfig):
+        raise TypeError(f"expected an NCCLConfig, such as NCCLConfig(**handle.recv()), not {config!r}")
+    _check_address(config.master_addr)
+    numbers = config.master_port, config.world_size, config.rank, config.local_rank
+    for name, number in zip(("master_port", "world_size", "rank", "local_rank"), numbers, strict=True):
+        _check_number(name, number)
+    if not isinstance(config.interface, str | None):
+        raise TypeError(f"interface is a str, the name of a network interface, or None, not {config.interface!r}")
+    return config.master_addr, *numbers, config.interface or ""
+
+
+def _check_address(address: str) -> None:
+    if not isinstance(address, str):
+        raise TypeError(f"master_addr is a str, the name or the address of rank 0's node, not {address!r}")
+
+
+def _check_number(name: str, number: int) -> None:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{name} is an int, not {number!r}")
+    if not -(2**31) <= number < 2**31:
+        raise UsageError(f"{name} is out of range: {number}")
 
 
 def create_nccl_configs(
@@ -46,10 +63,13 @@ def create_nccl_configs(
 
     Rank 0 is the first process of the first node, and ``master_addr`` is that node, as the others can reach it.
     """
+    _check_address(master_addr)
+    _check_number("master_port", master_port)
     listed = list(nodes)
     for node in listed:
-        if len(node) != 2 or not isinstance(node[1], int):
+        if not isinstance(node, tuple | list) or [type(part) for part in node] != [str, int]:
             raise TypeError(f'nodes are pairs such as ("node1", 4), not {node!r}')
+        _check_number(f"the number of processes of {node[0]}", node[1])
     made = _core._create_nccl_configs(master_addr, listed, master_port)
     return [NCCLConfig(**config) for config in made]
 
@@ -59,7 +79,7 @@ def setup_nccl_env(config: NCCLConfig) -> dict[str, str | None]:
 
     Returns what they were before (None: not set), for ``restore_nccl_env``.
     """
-    variables = _core._nccl_env(config._fields())
+    variables = _core._nccl_env(_fields(config))
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     return before
@@ -76,4 +96,4 @@ def restore_nccl_env(before: Mapping[str, str | None]) -> None:
 
 def print_nccl_config(config: NCCLConfig) -> None:
     """One line: the rank, the size of the group, and where its master is."""
-    print(_core._describe_nccl_config(config._fields()), flush=True)
+    print(_core._describe_nccl_config(_fields(config)), flush=True)
