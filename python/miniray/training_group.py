@@ -61,6 +61,9 @@ class TrainingGroup(Sequence[RemoteWorker]):
     def __add__(self, others: Iterable[RemoteWorker]) -> list[RemoteWorker]:
         return [*self._workers, *others]
 
+    def __radd__(self, others: Iterable[RemoteWorker]) -> list[RemoteWorker]:
+        return [*others, *self._workers]
+
     def __repr__(self) -> str:
         master = self.configs[0]
         return f"<miniray.TrainingGroup of {len(self)} ranks, master {master.master_addr}:{master.master_port}>"
