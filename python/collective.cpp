@@ -37,7 +37,7 @@ void bind_collective(nb::module_& module) {
           [](TrainingGroup* self, Cluster& cluster, std::vector<Worker*> workers, double timeout, int master_port,
              bool progress) {
             const nb::gil_scoped_release released;
-            new (self) TrainingGroup(cluster, std::move(workers), {timeout, master_port, progress});
+            new (self) TrainingGroup(cluster, std::move(workers), {timeout, master_port, progress, check_signals});
           },
           "cluster"_a, "workers"_a, "timeout"_a, "master_port"_a, "progress"_a, nb::keep_alive<1, 2>(),
           nb::sig("def __init__(self, cluster: Cluster, workers: collections.abc.Sequence[typing.Any], timeout: float, "

@@ -29,13 +29,22 @@ void raise_worker_error(const WorkerError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
+// Real-time signals have numbers only.
+nb::object signal_object(int number) {
+  try {
+    return attribute("signal", "Signals")(number);
+  } catch (nb::python_error&) {
+    return nb::int_(number);
+  }
+}
+
 void raise_worker_died(const WorkerDied& died) {
   const DeathCertificate& certificate = died.certificate();
   nb::object made = attribute("miniray.errors", "WorkerDied")(died.what());
   made.attr("worker") = certificate.worker;
   made.attr("cause") = certificate.cause();
   made.attr("exit_code") = certificate.exit_code >= 0 ? nb::cast(certificate.exit_code) : nb::none();
-  made.attr("signal") = certificate.signal != 0 ? attribute("signal", "Signals")(certificate.signal) : nb::none();
+  made.attr("signal") = certificate.signal != 0 ? signal_object(certificate.signal) : nb::none();
   made.attr("out_of_memory") = certificate.out_of_memory;
   made.attr("peak_bytes") = certificate.peak_bytes;
   made.attr("stack") = certificate.stack;

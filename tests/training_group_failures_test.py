@@ -151,7 +151,8 @@ def test_a_firewall(firewalled: Hosts, told: Callable[..., list[Told]], order: s
     assert (failure.kind, failure.rank, failure.failures) == ("GroupError", None, {})
     address = re.escape(firewalled.testbed.hosts["mr-b"].address)
     blocked = [
-        rf"  from {name} to {address}:\d+: no answer in 3 s, so a firewall drops it" for name in ("mr-a", "mr-c")
+        rf"  from {name} to {address}:\d+: no answer in 3 s: a firewall drops it, or there is no way back"
+        for name in ("mr-a", "mr-c")
     ]
     first, *seen, cure = failure.text.splitlines()
     assert first == f"not all nodes can reach mr-b, and {purpose}:"
@@ -192,10 +193,10 @@ def test_a_rank_that_is_never_ready(told: Callable[..., list[Told]]) -> None:
 @pytest.mark.parametrize(
     ("work", "cause"),
     [
-        ("handle.send('hello')", """it sent "hello" where {"status": "ready"} was expected"""),
+        ("handle.send('hello')", """sent "hello" where {"status": "ready"} was expected"""),
         (
             "handle.send({'status': 'loading'})",
-            """it sent {"status": "loading"} where {"status": "ready"} was expected""",
+            """sent {"status": "loading"} where {"status": "ready"} was expected""",
         ),
         ("raise ImportError('no torch')", "raised ImportError: no torch"),
         ("os._exit(3)", "exited with code 3"),
@@ -214,9 +215,7 @@ def test_a_rank_that_fails_before_it_is_ready(told: Callable[..., list[Told]], w
         tell(lambda: cluster.training_group(workers), workers)
     """)
     assert (failure.kind, failure.rank, list(failure.failures)) == ("GroupError", 3, ["3"])
-    assert failure.text.startswith(
-        f"rank 3 of 4 (worker {failure.pids[3]} at mr-b (mr-b/1, __main__.failing_rank)) has"
-    )
+    assert failure.text.startswith("rank 3 of 4 has failed: ")
     assert cause in failure.text
     assert failure.text.endswith("\nAll ranks of the group were ended. Start them again, from your last checkpoint")
 
@@ -241,7 +240,6 @@ def test_ctrl_c_while_a_group_comes_together(hosts: Hosts) -> None:
     hosts.assert_nothing_is_left()
 
 
-@pytest.mark.xfail(strict=True, reason="every node of the cluster is asked, not those of the group alone")
 def test_a_node_that_is_gone_is_no_matter_for_a_group_without_it(hosts: Hosts) -> None:
     child = hosts.start(f"""{RANK}
     names = ("mr-a", "mr-b", "mr-c")
@@ -282,9 +280,8 @@ def test_a_rank_that_fails_in_the_middle_of_a_step(told: Callable[..., list[Told
     for failure, cause, worker in zip(failures, causes, ("mr-b/0", "mr-b/2"), strict=True):
         assert (failure.kind, failure.rank) == ("GroupError", 2), failure.text
         first, *_, last = failure.text.splitlines()
-        named = f"rank 2 of 4 (worker {failure.pids[2]} at mr-b ({worker}, __main__.gloo_rank)) has failed: "
-        assert first.startswith(named)
-        assert cause in first
+        assert first.startswith("rank 2 of 4 has failed: ")
+        assert f"worker {failure.pids[2]} at mr-b ({worker}, __main__.gloo_rank) {cause}" in first
         assert cause in failure.failures["2"]
         assert last == "All ranks of the group were ended. Start them again, from your last checkpoint"
 
@@ -368,7 +365,6 @@ def test_a_host_that_is_cut_off(hosts: Hosts, told: Callable[..., list[Told]]) -
 
 
 # --- Whose fault it is ------------------------------------------------------------------------------------------------
-@pytest.mark.xfail(strict=True, reason="a process that died is blamed before one that raised, however late it did")
 def test_ranks_that_abort_when_another_has_failed_are_not_the_cause(told: Callable[..., list[Told]]) -> None:
     """As NCCL's watchdog has it."""
     [failure] = told(f"""{RANK}
@@ -385,7 +381,6 @@ def test_ranks_that_abort_when_another_has_failed_are_not_the_cause(told: Callab
     assert failure.rank == 0, failure.text
 
 
-@pytest.mark.xfail(strict=True, reason="those whom the group itself killed are blamed")
 def test_the_cause_is_still_known_when_the_group_is_used_again(told: Callable[..., list[Told]]) -> None:
     [failure] = told(f"""{RANK}{GROUP}
         group.broadcast("time.sleep(1000) if config.rank != 3 else 1 // 0")

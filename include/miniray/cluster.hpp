@@ -135,8 +135,8 @@ class Cluster {
   [[nodiscard]] std::vector<Server> servers() const;
   /// The position of the worker's node. Throws UsageError if the worker is not this cluster's.
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
-  /// A process on each node that tells of it, for checks (src/cluster/probe.hpp).
-  [[nodiscard]] std::vector<Worker> connect_probes();
+  /// A process on each of these nodes that tells of it, for checks (src/cluster/probe.hpp).
+  [[nodiscard]] std::vector<Worker> connect_probes(const std::vector<std::size_t>& nodes);
   /// Ports that training groups of this cluster were given.
   [[nodiscard]] std::set<int>& ports_given();
 

@@ -6,6 +6,7 @@
 //   std::vector<miniray::Value> losses = group.gather();
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -22,8 +23,9 @@ struct GroupOptions {
   /// For all ranks to be ready, what they load included. After that, TimeoutError says which are not, and what each is
   /// doing.
   double timeout_s = limits::group_timeout_ms / 1000.0;
-  int master_port = limits::master_port;  ///< the first to try; a group gets one that is free
-  bool progress = true;                   ///< say on standard error which ranks are still missing
+  int master_port = limits::master_port;    ///< the first to try; a group gets one that is free
+  bool progress = true;                     ///< say on standard error which ranks are still missing
+  std::function<void()> on_interrupt = {};  ///< see ChannelOptions
 };
 
 /// The group cannot go on: a rank has died or failed, or one node cannot reach another. Nothing of the group is left
@@ -70,11 +72,15 @@ class TrainingGroup {
   void wait_until_ready(const GroupOptions& options);
   [[nodiscard]] std::string name_of(std::size_t rank) const;
   [[nodiscard]] std::string what_they_do(const std::vector<std::size_t>& ranks);
+  void require_alive() const;
+  void look_for_dead();
   [[noreturn]] void fail(std::map<std::size_t, std::exception_ptr> failures, std::vector<std::size_t> order);
 
   Cluster* cluster_;
   std::vector<Worker*> workers_;
   std::vector<NCCLConfig> configs_;
+  std::function<void()> on_interrupt_;
+  std::optional<GroupError> failure_;  // what ended it, and will be said again
 };
 
 }  // namespace miniray

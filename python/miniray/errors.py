@@ -74,7 +74,7 @@ class WorkerDied(MiniRayError, ConnectionError, EOFError):
     worker: str = ""
     cause: str = ""
     exit_code: int | None = None
-    signal: _signal.Signals | None = None
+    signal: _signal.Signals | int | None = None
     out_of_memory: bool = False
     peak_bytes: int = 0
     unreachable: bool = False

@@ -77,6 +77,10 @@ void write_crash_stacks_to(int descriptor) {
   action.sa_handler = on_stack_signal;
   action.sa_flags = SA_RESTART;  // on the usual stack: it may come while the other is in use
   sigaction(stack_signal(), &action, nullptr);
+  sigset_t answered;
+  sigemptyset(&answered);
+  sigaddset(&answered, stack_signal());
+  pthread_sigmask(SIG_UNBLOCK, &answered, nullptr);
 }
 
 int stack_signal() { return SIGRTMAX - 2; }

@@ -17,6 +17,7 @@
 #include <iostream>
 
 #include "base/check.hpp"
+#include "base/crash.hpp"
 #include "miniray/error.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
@@ -46,6 +47,13 @@ bool is_variable(const char* entry, const std::string& assignment) {
   return std::string_view(entry).starts_with(name);
 }
 
+sigset_t stack_signal_alone() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, stack_signal());
+  return set;
+}
+
 // For exec: the words themselves stay where they are.
 std::vector<char*> as_arguments(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
@@ -63,9 +71,13 @@ pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std:
   std::fflush(nullptr);
   const KeepAcrossFork kept(keep);
   if (hooks.before) hooks.before();
+  // Until the child can answer it, the question for its stack waits.
+  sigset_t blocked = stack_signal_alone(), before;
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
   const pid_t pid = fork();
   if (pid == 0) run_child(hooks, child_main);
   const int error_number = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (hooks.after_in_parent) hooks.after_in_parent();
   if (pid < 0) throw SystemError("start a process (is the limit on processes, `ulimit -u`, reached?)", error_number);
   setpgid(pid, pid);  // whichever of the two comes first; the loser's failure means nothing
@@ -91,8 +103,12 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
   posix_spawn_file_actions_init(&actions);
   posix_spawnattr_init(&attributes);
   for (const int number : keep) posix_spawn_file_actions_adddup2(&actions, number, number);  // clears close-on-exec
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   posix_spawnattr_setpgroup(&attributes, 0);
+  sigset_t mask = stack_signal_alone(), now;
+  pthread_sigmask(SIG_BLOCK, nullptr, &now);
+  sigorset(&mask, &mask, &now);
+  posix_spawnattr_setsigmask(&attributes, &mask);
   pid_t pid = -1;
   const int error_number =
       posix_spawnp(&pid, command[0].c_str(), &actions, &attributes, arguments.data(), variables.data());

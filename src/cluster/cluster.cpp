@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <list>
+#include <numeric>
 #include <sstream>
 
 #include "base/clock.hpp"
@@ -82,7 +83,7 @@ class Cluster::State {
   void launch(const std::string& work_fn);
   [[nodiscard]] bool launched() const { return attendant_ != nullptr; }
   [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn, const StartOptions& options);
-  [[nodiscard]] std::vector<Worker> connect_probes();
+  [[nodiscard]] std::vector<Worker> connect_probes(const std::vector<std::size_t>& nodes);
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
   void broadcast(std::span<Worker* const> workers, const Message& message);
   void stop(std::span<Worker* const> others);
@@ -305,7 +306,9 @@ RemoteAddress Cluster::State::server_address(std::size_t node) const {
 // Found out once, by a process on each node that is gone when the driver has answered.
 const Machine& Cluster::State::machine_of(std::size_t node) {
   if (machines_.empty()) {
-    std::vector<Worker> probes = connect_probes();
+    std::vector<std::size_t> all(nodes_.size());
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<Worker> probes = connect_probes(all);
     for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
     for (Worker& probe : probes) machines_.push_back(machine_from(probe.recv({{}, options.start_timeout_s})));
   }
@@ -369,10 +372,10 @@ std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const St
   return workers;
 }
 
-std::vector<Worker> Cluster::State::connect_probes() {
+std::vector<Worker> Cluster::State::connect_probes(const std::vector<std::size_t>& nodes) {
   if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
   Wanted all;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+  for (const std::size_t i : nodes) {
     RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
     remote.work_fn = probe_function;
     remote.label = names_[i] + "/probe";
@@ -440,7 +443,9 @@ void Cluster::launch_servers(const std::string& work_fn) { state_->launch(work_f
 std::vector<Worker> Cluster::connect_to_servers(const std::string& work_fn, const StartOptions& options) {
   return state_->connect(work_fn, options);
 }
-std::vector<Worker> Cluster::connect_probes() { return state_->connect_probes(); }
+std::vector<Worker> Cluster::connect_probes(const std::vector<std::size_t>& nodes) {
+  return state_->connect_probes(nodes);
+}
 std::size_t Cluster::node_of(Worker& worker) const { return state_->node_of(worker); }
 std::set<int>& Cluster::ports_given() { return state_->ports_given; }
 

@@ -1,5 +1,6 @@
 #include "cluster/gpu_plan.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -8,6 +9,7 @@
 namespace miniray {
 namespace {
 
+constexpr double gpus_max = 1024, shares_max = 1024;
 constexpr double rounding = 1e-6;  // a third and a third and a third are one GPU
 
 std::string number_text(double number) {
@@ -27,6 +29,7 @@ std::vector<Gpu> choose(const Machine& machine, const std::string& node, const s
     if (position < 0 || static_cast<std::size_t>(position) >= machine.gpus.size())
       throw UsageError(node + " has " + counted(machine.gpus.size(), "GPU") + ", 0 to " +
                        std::to_string(machine.gpus.size() - 1) + ", and gpus names " + std::to_string(position));
+    if (std::ranges::count(wanted, position) > 1) throw UsageError("gpus names " + std::to_string(position) + " twice");
     chosen.push_back(machine.gpus[static_cast<std::size_t>(position)]);
   }
   return chosen;
@@ -42,7 +45,8 @@ std::string visible_devices(const std::vector<Gpu>& gpus) {
 
 void check_gpus_per_worker(double gpus_per_worker, const std::string& node) {
   const bool whole = gpus_per_worker == std::floor(gpus_per_worker);
-  if (gpus_per_worker >= 0 && gpus_per_worker <= 1024 && (whole || gpus_per_worker < 1)) return;
+  const bool a_share = gpus_per_worker >= 1 / shares_max && gpus_per_worker < 1;
+  if (a_share || (whole && gpus_per_worker >= 0 && gpus_per_worker <= gpus_max)) return;
   throw UsageError(node + ": gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not " +
                    number_text(gpus_per_worker));
 }

@@ -55,7 +55,11 @@ class Doctor {
     probes_.reset();
     if (cluster_) cluster_->stop();
     report_.findings.insert(report_.findings.end(), findings_.begin(), findings_.end());
-    std::ranges::stable_sort(report_.findings, {}, &Finding::severity);
+    std::vector<Finding> sorted;
+    for (const Finding::Severity severity : {Finding::Severity::problem, Finding::Severity::warning})
+      std::ranges::copy_if(report_.findings, std::back_inserter(sorted),
+                           [&](const Finding& each) { return each.severity == severity; });
+    report_.findings = std::move(sorted);
     return std::move(report_);
   }
 
@@ -378,7 +382,7 @@ class Doctor {
       if (!is_local(nodes_[i].host)) hosts[host_of(nodes_[i].host)].push_back(i);
     std::vector<double> slowest_s(nodes_.size(), 0);
     for (const auto& [host, owners] : hosts) {
-      const std::vector<Value> answers = probes_->ask_all({{"cmd", "resolve"}, {"host", host}});
+      std::map<std::size_t, Value> answers = probes_->ask_all({{"cmd", "resolve"}, {"host", host}});
       for (std::size_t i = 0; i < nodes_.size(); ++i) {
         slowest_s[i] = std::max(slowest_s[i], answers[i]["seconds"].real());
         const List& means = answers[i]["found"].list();
@@ -451,6 +455,8 @@ class Doctor {
                 "has no GPU, so its workers run without: " +
                     (machine.notes.empty() ? "none is visible" : machine.notes.front()),
                 "See `nvidia-smi` on " + name(i));
+      for (const std::string& note : machine.notes)
+        if (!machine.gpus.empty()) warning(name(i), "gpu", note, "");
       const Value* cuda = i < languages_.size() ? languages_[i].find("cuda") : nullptr;
       const Value* torch = i < languages_.size() ? languages_[i].find("torch") : nullptr;
       if (!machine.gpus.empty() && cuda != nullptr && cuda->is_null() && torch != nullptr && !torch->is_null())

@@ -13,17 +13,30 @@ namespace {
 
 using Attempts = std::vector<NodeProbes::Attempt>;
 
+// One that no other group of this cluster was given; or if there is none left, one whose group is gone.
 int open_master_port(Cluster& cluster, NodeProbes& probes, std::size_t node, int first_port) {
-  std::string last_error;
+  std::string last_error = "all were given to other groups";
   const int end = std::min(first_port + limits::master_ports_tried, 65536);
-  for (int port = first_port; port < end; ++port) {
-    if (cluster.ports_given().contains(port)) continue;
-    const Value answer = probes.ask(node, {{"cmd", "listen"}, {"port", port}});
-    if (answer.find("port") != nullptr) return port;
-    last_error = answer["error"].string();
+  for (const bool given_too : {false, true}) {
+    for (int port = first_port; port < end; ++port) {
+      if (cluster.ports_given().contains(port) != given_too) continue;
+      const Value answer = probes.ask(node, {{"cmd", "listen"}, {"port", port}});
+      if (answer.find("port") != nullptr) return port;
+      last_error = answer["error"].string();
+    }
   }
   throw UsageError("no port from " + std::to_string(first_port) + " on is free on " + probes.name(node) + ": " +
                    last_error);
+}
+
+NodeProbes start_probes(Cluster& cluster, const std::vector<std::size_t>& nodes) {
+  try {
+    return NodeProbes(cluster, nodes);
+  } catch (const ClusterError& error) {
+    std::string text = "some nodes of the group do not answer:";
+    for (const ClusterError::Failure& failure : error.failures()) text += "\n  " + failure.node + ": " + failure.why;
+    throw GroupError(text);
+  }
 }
 
 // All who tried a door came in.
@@ -70,10 +83,10 @@ std::string interface_of(NodeProbes& probes, std::size_t node, const std::string
 }  // namespace
 
 MeetingPoint find_meeting_point(Cluster& cluster, const std::vector<std::size_t>& nodes, int first_port) {
-  NodeProbes probes(cluster);
+  NodeProbes probes = start_probes(cluster, nodes);
   const std::size_t master = nodes.front();
   MeetingPoint point;
-  point.interfaces.resize(probes.size());
+  point.interfaces.resize(cluster.servers().size());
   point.master_port = open_master_port(cluster, probes, master, first_port);
   if (std::ranges::all_of(nodes, [&](std::size_t node) { return probes.same_machine(node, master); })) {
     point.master_addr = "127.0.0.1";
@@ -82,7 +95,7 @@ MeetingPoint find_meeting_point(Cluster& cluster, const std::vector<std::size_t>
   }
   // Gloo and NCCL also connect every rank to others on ports of their own choice, so each node tries each.
   std::vector<NodeProbes::Door> doors;
-  std::vector<int> free_ports(probes.size(), 0);
+  std::vector<int> free_ports(point.interfaces.size(), 0);
   for (const std::size_t node : nodes) {
     free_ports[node] = static_cast<int>(probes.ask(node, {{"cmd", "listen"}, {"port", 0}})["port"].integer());
     for (const std::string& host : probes.addresses(node)) {

@@ -25,6 +25,7 @@ void check_address(const std::string& address) {
   };
   if (address.empty()) refuse("");
   if (address.find("://") != std::string::npos) refuse("; leave out the scheme");
+  if (address.front() == '[') refuse("; leave out the brackets");
   if (std::ranges::any_of(address, [](unsigned char c) { return c <= ' ' || c == '/' || c == '@' || c == 0x7F; }))
     refuse("");
   if (std::ranges::count(address, ':') == 1) refuse("; the port goes into master_port");
@@ -46,7 +47,7 @@ void check(const NCCLConfig& config) {
   const std::string beside = " (world_size is " + std::to_string(config.world_size) + ")";
   check_range("rank", config.rank, 0, config.world_size - 1, beside);
   check_range("local_rank", config.local_rank, 0, config.world_size - 1, beside);
-  if (config.interface.find_first_of(" /\n") != std::string::npos)
+  if (config.interface.find_first_of(std::string_view(" /\n\0", 4)) != std::string::npos)
     throw UsageError("interface is the name of a network interface, such as eth0, not \"" + config.interface + "\"");
 }
 

@@ -1,6 +1,7 @@
 #include "collective/node_probes.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "cluster/call.hpp"
 #include "miniray/error.hpp"
@@ -13,11 +14,18 @@ constexpr double answer_timeout_s = 60;  // a driver that is slow to wake, a nam
 
 }  // namespace
 
-NodeProbes::NodeProbes(Cluster& cluster) : servers_(cluster.servers()), probes_(cluster.connect_probes()) {}
+NodeProbes::NodeProbes(Cluster& cluster, std::vector<std::size_t> nodes) : servers_(cluster.servers()) {
+  if (nodes.empty()) {
+    nodes.resize(servers_.size());
+    std::iota(nodes.begin(), nodes.end(), 0);
+  }
+  std::vector<Worker> probes = cluster.connect_probes(nodes);
+  for (std::size_t i = 0; i < nodes.size(); ++i) probes_.emplace(nodes[i], std::move(probes[i]));
+}
 
 void NodeProbes::tell(std::size_t node, const Value& order) {
   try {
-    probes_[node].send(order);
+    probes_.at(node).send(order);
   } catch (const Error& error) {
     throw ProbeLost(node, error.what());
   }
@@ -25,7 +33,7 @@ void NodeProbes::tell(std::size_t node, const Value& order) {
 
 Value NodeProbes::hear(std::size_t node, double timeout_s) {
   try {
-    return probes_[node].recv({{}, timeout_s});
+    return probes_.at(node).recv({{}, timeout_s});
   } catch (const Error& error) {
     throw ProbeLost(node, error.what());
   }
@@ -36,16 +44,16 @@ Value NodeProbes::ask(std::size_t node, const Value& order) {
   return hear(node, answer_timeout_s);
 }
 
-std::vector<Value> NodeProbes::ask_all(const Value& order) {
-  for (std::size_t node = 0; node < size(); ++node) tell(node, order);
-  std::vector<Value> answers;
-  for (std::size_t node = 0; node < size(); ++node) answers.push_back(hear(node, answer_timeout_s));
+std::map<std::size_t, Value> NodeProbes::ask_all(const Value& order) {
+  for (const auto& [node, probe] : probes_) tell(node, order);
+  std::map<std::size_t, Value> answers;
+  for (const auto& [node, probe] : probes_) answers[node] = hear(node, answer_timeout_s);
   return answers;
 }
 
 const Value& NodeProbes::facts(std::size_t node) {
   if (facts_.empty()) facts_ = ask_all({{"cmd", "facts"}});
-  return facts_[node];
+  return facts_.at(node);
 }
 
 bool NodeProbes::same_machine(std::size_t one, std::size_t other) {

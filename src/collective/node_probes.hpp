@@ -1,7 +1,8 @@
-// A probe on each node of a cluster, asked one by one or all at once; and calls between the nodes.
+// A probe on each of several nodes of a cluster, asked one by one or all at once; and calls between the nodes.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,13 @@ class ProbeLost : public Error {
 
 class NodeProbes {
  public:
-  explicit NodeProbes(Cluster& cluster);
+  /// On these nodes of the cluster, by which they are known here too; by default all.
+  explicit NodeProbes(Cluster& cluster, std::vector<std::size_t> nodes = {});
 
-  [[nodiscard]] std::size_t size() const { return probes_.size(); }
   [[nodiscard]] const std::string& name(std::size_t node) const { return servers_[node].node; }
   [[nodiscard]] Value ask(std::size_t node, const Value& order);
-  [[nodiscard]] std::vector<Value> ask_all(const Value& order);
+  /// By node.
+  [[nodiscard]] std::map<std::size_t, Value> ask_all(const Value& order);
   /// What each said of itself; asked for once.
   [[nodiscard]] const Value& facts(std::size_t node);
   /// Whether the two are on one machine, and so at each other's loopback address.
@@ -56,8 +58,8 @@ class NodeProbes {
   [[nodiscard]] Value as_order(const Door& door);
 
   std::vector<Cluster::Server> servers_;
-  std::vector<Worker> probes_;
-  std::vector<Value> facts_;
+  std::map<std::size_t, Worker> probes_;
+  std::map<std::size_t, Value> facts_;
 };
 
 /// "10.0.0.1:29500: no answer, so a firewall drops it".

@@ -1,11 +1,14 @@
 #include "miniray/training_group.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/system.hpp"
 #include "cluster/gather.hpp"
 #include "cluster/progress.hpp"
 #include "collective/meeting_point.hpp"
@@ -13,7 +16,8 @@
 namespace miniray {
 namespace {
 
-constexpr std::size_t stack_lines_max = 12;  // of each rank, in an error's text
+constexpr int room_look_ms = 50;
+constexpr std::size_t stack_lines_max = 20, stacks_max = 8;  // in an error's text
 
 std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   std::vector<Worker*> pointers;
@@ -33,8 +37,8 @@ std::string text_of(const std::exception_ptr& failure) {
 int rank_of_blame(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const WorkerDied&) {
-    return 0;
+  } catch (const WorkerDied& died) {
+    return died.certificate().signal == SIGABRT ? 1 : 0;  // NCCL's watchdog aborts when another is lost
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     constexpr std::array consequences{"Connection closed by peer", "Connection reset by peer", "Broken pipe",
@@ -44,12 +48,30 @@ int rank_of_blame(const std::exception_ptr& failure) {
   }
 }
 
-std::string indented(const std::string& text, std::size_t lines_max) {
-  std::istringstream lines(text);
+// The innermost frames of a stack, down to where the work function was called.
+std::string indented(const std::string& stack) {
+  std::istringstream lines(stack);
   std::string made;
   std::size_t count = 0;
-  for (std::string line; std::getline(lines, line) && count < lines_max; ++count) made += "\n    " + line;
+  for (std::string line; std::getline(lines, line) && count < stack_lines_max; ++count) {
+    if (line.find("/miniray/_work.py\"") != std::string::npos) break;
+    made += "\n    " + line;
+  }
   return made;
+}
+
+std::string seconds_text(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g s", seconds);
+  return text.data();
+}
+
+// Until one of them takes more, or for a moment; what they say meanwhile is read.
+void wait_for_room(const std::vector<Worker*>& workers) {
+  std::vector<pollfd> watched;
+  for (Worker* worker : workers) watched.push_back({worker->channel().fileno(), POLLOUT, 0});
+  (void)system::poll_many(watched, room_look_ms);
+  for (Worker* worker : workers) worker->channel().pump();
 }
 
 }  // namespace
@@ -58,7 +80,7 @@ TrainingGroup::TrainingGroup(Cluster& cluster, std::span<Worker> workers, const 
     : TrainingGroup(cluster, pointers_to(workers), options) {}
 
 TrainingGroup::TrainingGroup(Cluster& cluster, std::vector<Worker*> workers, const GroupOptions& options)
-    : cluster_(&cluster), workers_(std::move(workers)) {
+    : cluster_(&cluster), workers_(std::move(workers)), on_interrupt_(options.on_interrupt) {
   if (workers_.empty()) throw UsageError("a training group has one worker at least");
   if (options.master_port < 1 || options.master_port > 65535)
     throw UsageError("master_port is a number from 1 to 65535, not " + std::to_string(options.master_port));
@@ -99,7 +121,8 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
         const Value answer = workers_[rank]->recv();
         const Value* status = answer.kind() == Value::Kind::map ? answer.find("status") : nullptr;
         if (status == nullptr || *status != Value("ready"))
-          throw GroupError("it sent " + answer.text() + R"( where {"status": "ready"} was expected)");
+          throw GroupError(workers_[rank]->name() + " sent " + answer.text() +
+                           R"( where {"status": "ready"} was expected)");
         waiting.erase(rank);
       } catch (const Error&) {
         fail({{rank, std::current_exception()}}, {rank});
@@ -108,26 +131,25 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
     if (ready.empty() && deadline.passed()) {
       ranks.assign(waiting.begin(), waiting.end());
       throw TimeoutError(std::to_string(waiting.size()) + " of " + std::to_string(size()) +
-                         " ranks are not ready after " + std::to_string(static_cast<int>(options.timeout_s)) + " s." +
-                         what_they_do(ranks));
+                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." + what_they_do(ranks));
     }
   }
 }
 
 std::string TrainingGroup::name_of(std::size_t rank) const {
-  return "rank " + std::to_string(rank) + " of " + std::to_string(size()) + " (" + workers_[rank]->name() + ")";
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size());
 }
 
 std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
   std::string text;
-  for (const std::size_t rank : ranks) {
-    std::string doing;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += "\n  " + name_of(ranks[i]) + " (" + workers_[ranks[i]]->name() + ")";
+    if (i >= stacks_max) continue;
     try {
-      doing = workers_[rank]->stack();
+      text += ":" + indented(workers_[ranks[i]]->stack());
     } catch (const Error& error) {
-      doing = error.what();
+      text += std::string(": ") + error.what();
     }
-    text += "\n  " + name_of(rank) + ":" + indented(doing, stack_lines_max);
   }
   return text;
 }
@@ -156,7 +178,10 @@ void TrainingGroup::fail(std::map<std::size_t, std::exception_ptr> failures, std
   }
   for (Worker* worker : workers_)
     if (worker->is_alive()) worker->kill();
-  std::ranges::stable_sort(order, {}, [&](std::size_t rank) { return rank_of_blame(failures[rank]); });
+  // Of those that are equally to blame, the first.
+  const auto first =
+      std::ranges::min_element(order, {}, [&](std::size_t rank) { return rank_of_blame(failures[rank]); });
+  std::rotate(order.begin(), first, first + 1);
   const std::size_t cause = order.front();
   std::string text = name_of(cause) + " has failed: " + text_of(failures[cause]);
   std::map<int, std::string> told;
@@ -165,24 +190,35 @@ void TrainingGroup::fail(std::map<std::size_t, std::exception_ptr> failures, std
   for (std::size_t i = 1; i < order.size(); ++i)
     text += "\n  " + name_of(order[i]) + ": " + told[static_cast<int>(order[i])].substr(0, 200);
   text += "\nAll ranks of the group were ended. Start them again, from your last checkpoint";
-  throw GroupError(text, static_cast<int>(cause), std::move(told));
+  failure_.emplace(text, static_cast<int>(cause), std::move(told));
+  throw GroupError(*failure_);
+}
+
+void TrainingGroup::require_alive() const {
+  if (failure_) throw GroupError(*failure_);
 }
 
 void TrainingGroup::broadcast(const Value& message) { broadcast(encode(message)); }
 
 void TrainingGroup::broadcast(const Message& message) {
+  require_alive();
+  look_for_dead();
   try {
     cluster_->broadcast(workers_, message);
   } catch (const Error&) {
-    for (std::size_t rank = 0; rank < size(); ++rank) {
-      if (workers_[rank]->is_alive()) continue;
-      try {
-        (void)workers_[rank]->receive({{}, 0.0});
-      } catch (const Error&) {
-        fail({{rank, std::current_exception()}}, {rank});
-      }
-    }
+    look_for_dead();
     throw;
+  }
+}
+
+void TrainingGroup::look_for_dead() {
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (workers_[rank]->is_alive()) continue;
+    try {
+      while (true) (void)workers_[rank]->receive({{}, 0.0});  // what it said before matters no more
+    } catch (const Error&) {
+      fail({{rank, std::current_exception()}}, {rank});
+    }
   }
 }
 
@@ -192,18 +228,33 @@ void TrainingGroup::scatter(std::span<const Value> messages) {
   scatter(encoded);
 }
 
+// A rank that waits for a dead one does not read, so nobody is waited for alone.
 void TrainingGroup::scatter(std::span<const Message> messages) {
   if (messages.size() != size())
     throw UsageError("scatter takes one message for each of the " + std::to_string(size()) + " ranks, not " +
                      std::to_string(messages.size()));
-  for (std::size_t rank = 0; rank < size(); ++rank) {
+  require_alive();
+  const auto attempt = [&](std::size_t rank, const auto& action) {
     try {
-      workers_[rank]->send(messages[rank]);
-    } catch (const WorkerDied&) {
-      fail({{rank, std::current_exception()}}, {rank});
-    } catch (const WorkerError&) {
+      action();
+    } catch (const EndOfStream&) {
+      throw;
+    } catch (const Error&) {
       fail({{rank, std::current_exception()}}, {rank});
     }
+  };
+  for (std::size_t rank = 0; rank < size(); ++rank)
+    attempt(rank, [&] { (void)workers_[rank]->send_some(messages[rank]); });
+  while (true) {
+    std::vector<Worker*> unsent;
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      attempt(rank, [&] { (void)workers_[rank]->flush_some(); });
+      if (workers_[rank]->channel().has_unsent()) unsent.push_back(workers_[rank]);
+    }
+    if (unsent.empty()) return;
+    look_for_dead();
+    wait_for_room(unsent);
+    if (on_interrupt_) on_interrupt_();
   }
 }
 
@@ -214,6 +265,7 @@ std::vector<Value> TrainingGroup::gather(const ReceiveOptions& options) {
 }
 
 std::vector<Message> TrainingGroup::gather_messages(const ReceiveOptions& options) {
+  require_alive();
   Gathered gathered = miniray::gather_messages(workers_, options);
   if (gathered.complete()) return take_messages(gathered);
   const std::vector<std::size_t> missing = gathered.missing();

@@ -41,7 +41,7 @@ TEST_CASE("a rank that dies is named, and no other is left hanging") {
     CHECK(error.rank() == 2);
     CHECK(error.failures().size() == 1);
     const std::string text = error.what();
-    CHECK(text.find("rank 2 of 4 (worker ") == 0);
+    CHECK(text.find("rank 2 of 4 has failed: worker ") == 0);
     CHECK(text.find("was killed by SIGKILL") != std::string::npos);
   }
   for (Worker* worker : group.workers()) CHECK(worker->wait(10.0) == -9);
@@ -86,7 +86,7 @@ TEST_CASE("a group that does not come together says so") {
     const TrainingGroup group(cluster, workers, {.timeout_s = 0.2, .progress = false});
     FAIL("it came together");
   } catch (const TimeoutError& error) {
-    CHECK(std::string(error.what()).find("1 of 2 ranks are not ready after 0 s.\n  rank 1 of 2") == 0);
+    CHECK(std::string(error.what()).find("1 of 2 ranks are not ready after 0.2 s.\n  rank 1 of 2") == 0);
   }
   const std::span<Worker> echoes = cluster.start("test_echo");
   CHECK_THROWS_AS(TrainingGroup(cluster, echoes, {.progress = false}), GroupError);

@@ -16,6 +16,12 @@ namespace {
 
 constexpr int stack_look_ms = 10;
 
+// Without the answer to a question for its stack that came too late.
+std::string crash_part(const std::string& text) {
+  const std::size_t at = std::min(text.find("Fatal Python error"), text.find("C++ stack at SIG"));
+  return at == std::string::npos ? "" : text.substr(at);
+}
+
 void warn(const ForkOptions& options, const std::string& text) {
   if (options.on_warning) return options.on_warning(text);
   static bool printed = false;
@@ -121,7 +127,8 @@ const DeathCertificate& LocalProcess::ending() {
   made.peak_bytes = status.peak_bytes;
   made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
   if (ties_.crash_file.valid() && status.exit_code != 0)  // else it did not crash, and reading takes a while
-    made.stack = demangle_stack(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max));
+    made.stack =
+        demangle_stack(crash_part(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max)));
   ending_ = made;
   return *ending_;
 }
