@@ -20,7 +20,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
     """None if it returned, an exit code if it asked for one, else what it raised: type, text, traceback."""
-    reserve: bytearray | None = bytearray(_RESERVE_BYTES)
+    reserve = [bytearray(_RESERVE_BYTES)]
     faulthandler.enable(crash_descriptor)
     faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first
     faulthandler.register(_stack_signal, crash_descriptor)
@@ -34,7 +34,7 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
             return None  # the coordinator has finished, and so has the work
         return _raised(end)
     except BaseException as error:  # KeyboardInterrupt too: whatever ended the work is told to the coordinator
-        reserve = None
+        reserve.clear()
         return _raised(error)
     finally:
         _join_threads()

@@ -101,7 +101,7 @@ class Cluster:
         self._workers: list[RemoteWorker] = []
         self._make("")  # what is wrong with the configuration shows now
 
-    def _configuration(self) -> tuple[Any, ...]:
+    def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
         """What the core's Cluster and its check take first."""
         nodes = [
             (

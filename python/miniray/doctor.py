@@ -77,5 +77,5 @@ def _describe_torch() -> dict[str, Any]:
 
     facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if torch.version.cuda is not None:
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return facts

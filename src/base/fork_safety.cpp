@@ -83,7 +83,8 @@ bool is_in(const std::vector<Range>& code, const std::string& thread) {
   const std::uintptr_t stack = std::strtoull(state.c_str() + before, nullptr, 16);
   const std::uintptr_t at = std::strtoull(state.c_str() + last, nullptr, 16);
   std::array<std::uintptr_t, 1024> words{};
-  iovec here{words.data(), sizeof(words)}, there{reinterpret_cast<void*>(stack), sizeof(words)};
+  iovec here{words.data(), sizeof(words)};
+  iovec there{reinterpret_cast<void*>(stack), sizeof(words)};  // NOLINT(performance-no-int-to-ptr): the kernel's
   // The end of the stack may be nearer than that; then what there is of it is read.
   ssize_t bytes = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
   for (std::size_t size = sizeof(words); bytes < 0 && size > 256; size /= 2) {

@@ -80,7 +80,8 @@ std::string make_key_file(const std::filesystem::path& path) {
   const Fd file(number);
   const bool written = write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = errno;
-  [[maybe_unused]] const int linked = written ? link(beside.c_str(), path.c_str()) : 0;  // another's, made first, counts
+  [[maybe_unused]] const int linked =
+      written ? link(beside.c_str(), path.c_str()) : 0;  // another's, made first, counts
   unlink(beside.c_str());
   if (!written) throw SystemError("write the key file " + path.string(), error);
   return system::read_small_file(path.c_str());

@@ -54,9 +54,9 @@ CpuSurvey survey_cpus() {
     survey.note = "hwloc cannot tell of the CPUs";
     return survey;
   }
-  const int count = hwloc.count_at(topology.get(), HWLOC_TYPE_DEPTH_NUMANODE);
-  for (int i = 0; i < count; ++i) {
-    const hwloc_obj_t object = hwloc.object_at(topology.get(), HWLOC_TYPE_DEPTH_NUMANODE, static_cast<unsigned>(i));
+  const unsigned count = hwloc.count_at(topology.get(), HWLOC_TYPE_DEPTH_NUMANODE);
+  for (unsigned i = 0; i < count; ++i) {
+    const hwloc_obj_t object = hwloc.object_at(topology.get(), HWLOC_TYPE_DEPTH_NUMANODE, i);
     NumaNode node;
     node.index = static_cast<int>(object->os_index);
     for (int cpu = hwloc.next_cpu(object->cpuset, -1); cpu >= 0; cpu = hwloc.next_cpu(object->cpuset, cpu))

@@ -89,11 +89,11 @@ std::string kernel_address(const PciInfo& pci) {
 }
 
 int numa_node_of(const Nvml& nvml, Device device, const std::string& pci_address) {
+  constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
   std::array<unsigned long, numa_words> nodes{};
   if (nvml.call("nvmlDeviceGetMemoryAffinity", device, numa_words, nodes.data(), affinity_of_node)) {
-    for (std::size_t bit = 0; bit < numa_words * 8 * sizeof(unsigned long); ++bit)
-      if ((nodes[bit / (8 * sizeof(unsigned long))] >> (bit % (8 * sizeof(unsigned long))) & 1) != 0)
-        return static_cast<int>(bit);
+    for (std::size_t bit = 0; bit < word_bits * nodes.size(); ++bit)
+      if ((nodes[bit / word_bits] >> (bit % word_bits) & 1) != 0) return static_cast<int>(bit);
   }
   const std::string text =
       pci_address.empty() ? ""
