@@ -48,7 +48,7 @@ library: build/packages.done
 
 build/package.done: $(sources) $(VENV)/done
 	@echo "Building the Python package"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	@CXX=c++ $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .  # as CMake calls it, for ccache
 	@touch $@
 package: build/package.done
 

@@ -94,5 +94,5 @@ def test_what_cannot_be_served_is_said_at_once(root: Path, library: Path) -> Non
     ]:
         command = [root / "build/release/miniray", "worker-server", "--port", "0", "--work-fn", work_fn]
         done = subprocess.run(command, cwd=library.parent, capture_output=True, text=True, timeout=20, check=False)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert complaint in done.stderr

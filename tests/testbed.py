@@ -327,11 +327,13 @@ Subsystem sftp internal-sftp
         if self.login_delay_s > 0.0:
             lines.append(f"mount --bind {folder}/pam /etc/pam.d/sshd")
         lines += [f"mount --bind {empty} {shlex.quote(str(path))}" for path in self.hidden.get(host.name, [])]
-        # The private /tmp would cover this very folder, and Python itself if that is there: both stay where they are.
-        for kept in (host.folder, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()):
+        # The private /tmp would cover this very folder, and Python itself and what was built for tests if they are
+        # there: all stay where they are, with what is hidden in them.
+        built = Path(__file__).resolve().parents[1] / "build/release/tests"
+        for kept in (host.folder, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), built):
             if kept.is_relative_to("/tmp"):
                 inner = shlex.quote(str(host.tmp / kept.relative_to("/tmp")))
-                lines += [f"mkdir -p {inner}", f"mount --bind {shlex.quote(str(kept))} {inner}"]
+                lines += [f"mkdir -p {inner}", f"mount --rbind {shlex.quote(str(kept))} {inner}"]
         lines += [f"mount --rbind {folder}/tmp /tmp", "cd /"]
         return "\n".join([*lines, f"exec {SSHD} -f {folder}/sshd_config -E {folder}/sshd.log </dev/null"])
 

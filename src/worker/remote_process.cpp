@@ -85,8 +85,7 @@ void RemoteProcess::listen() {
     lose(silent ? "is unreachable: its host did not answer for " + std::to_string(unreachable_ms_ / 1000) +
                       " s. Is it up, and the network? What runs there ends by itself"
                 : "is gone with its worker server at " + where_ + ", which ended without a word (was it killed?)");
-  } catch (const UsageError&) {  // another thread is listening
-    throw;
+  } catch (const UsageError&) {  // another thread is listening, or this is a child of the process that may
   } catch (const Error& error) {
     lose("is out of reach, because its server cannot be understood: " + std::string(error.what()));
   }
