@@ -77,7 +77,10 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
     system::replace_descriptor(output, STDOUT_FILENO);
     system::replace_descriptor(output, STDERR_FILENO);
     Fd(output).reset();
-    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line that was printed is there even if the process is killed
+    // A line that was printed is there even if the process is killed. The buffer is given, because newer versions of
+    // glibc go on filling the one that they have.
+    static std::array<char, BUFSIZ> buffer;
+    std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size());
   }
   const Value answer{{"pid", static_cast<std::int64_t>(getpid())}, {"host", network::host_name()}};
   write_at_once(data, with_length(write_json(answer)));
