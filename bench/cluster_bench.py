@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,9 @@ def verdict(met: bool) -> str:
     return "yes" if met else "**no**"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def print_table(name: str, title: str, remark: str, rows: Callable[[Path, int, bool], list[Callable[[], str]]]) -> None:
+    """Parses the command line, measures row by row, and writes bench/results/NAME.md unless it was --quick."""
+    parser = argparse.ArgumentParser(description=f"{title}, on real ssh hosts.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="one small round; nothing is written")
     options = parser.parse_args()
@@ -189,30 +191,34 @@ def main() -> None:
     if missing is not None:
         sys.exit(f"cannot make ssh hosts here: {missing}")
     lines = [
-        "# Clusters beside their yardsticks",
+        f"# {title}",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}. Hosts are network namespaces with an sshd each. Medians of "
+        f"{time.strftime('%Y-%m-%d')}, {machine()}. Hosts are network namespaces with an sshd each. {remark}Medians of "
         f"{rounds} rounds, the two sides by turns. Made by `make bench`.",
         "",
         *HEAD,
     ]
     print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, start, broadcast = Path(scratch), Path(scratch, "start.py"), Path(scratch, "broadcast.py")
-        start.write_text(START)
-        broadcast.write_text(BROADCAST)
-        for row in (
-            lambda: workers_row(rounds, 20 if options.quick else 1000),
-            lambda: start_row(folder, start, rounds),
-            lambda: delay_row(folder, start, max(1, rounds // 2), 2 if options.quick else 16),
-            lambda: broadcast_row(folder, broadcast, 1 if options.quick else 32),
-        ):
+        for row in rows(Path(scratch), rounds, options.quick):
             lines.append(row())
             print(lines[-1], flush=True)
     if not options.quick:
-        (ROOT / "bench/results/cluster.md").write_text("\n".join(lines) + "\n")
-        print("Written to bench/results/cluster.md")
+        (ROOT / f"bench/results/{name}.md").write_text("\n".join(lines) + "\n")
+        print(f"Written to bench/results/{name}.md")
+
+
+def cluster_rows(folder: Path, rounds: int, quick: bool) -> list[Callable[[], str]]:
+    start, broadcast = folder / "start.py", folder / "broadcast.py"
+    start.write_text(START)
+    broadcast.write_text(BROADCAST)
+    return [
+        lambda: workers_row(rounds, 20 if quick else 1000),
+        lambda: start_row(folder, start, rounds),
+        lambda: delay_row(folder, start, max(1, rounds // 2), 2 if quick else 16),
+        lambda: broadcast_row(folder, broadcast, 1 if quick else 32),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    print_table("cluster", "Clusters beside their yardsticks", "", cluster_rows)

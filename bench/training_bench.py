@@ -8,20 +8,18 @@ of a row run by turns; medians are compared.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 
-from cluster_bench import HEAD, verdict  # noqa: E402
-from run import machine  # noqa: E402
+from cluster_bench import print_table, verdict  # noqa: E402
 from testbed import Testbed  # noqa: E402
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--master-port", "29600"]
@@ -199,7 +197,7 @@ def step_row(script: Path, folder: Path, rounds: int) -> str:
     go, done = folder / "go", folder / "done"
     for pipe in (go, done):
         os.mkfifo(pipe)
-    words = [*TORCHRUN, "--nproc-per-node", "2", script, go, done]
+    words = [*TORCHRUN, "--log-dir", folder / "logs", "--nproc-per-node", "2", script, go, done]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(list(map(str, words)), env=environment) as torchrun:
         turns = [sys.executable, script, go, done, str(rounds)]
@@ -232,39 +230,17 @@ def death_row(folder: Path, script: Path, rounds: int) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="one small round; nothing is written")
-    options = parser.parse_args()
-    rounds = 1 if options.quick else options.rounds
-    missing = Testbed.available()
-    if missing is not None:
-        sys.exit(f"cannot make ssh hosts here: {missing}")
-    lines = [
-        "# Training groups beside torchrun",
-        "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}, Gloo on CPUs. Hosts are network namespaces with an sshd each. "
-        f"Medians of {rounds} rounds ({10 * rounds} of the steps), the two sides by turns. Made by `make bench`.",
-        "",
-        *HEAD,
+def training_rows(folder: Path, rounds: int, quick: bool) -> list[Callable[[], str]]:
+    step, death = folder / "step.py", folder / "death.py"
+    step.write_text(STEP)
+    death.write_text(DEATH)
+    return [
+        lambda: start_row(folder, rounds),
+        lambda: step_row(step, folder, 10 * rounds),
+        lambda: death_row(folder, death, rounds),
     ]
-    print("\n".join(lines), flush=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, step, death = Path(scratch), Path(scratch, "step.py"), Path(scratch, "death.py")
-        step.write_text(STEP)
-        death.write_text(DEATH)
-        for row in (
-            lambda: start_row(folder, rounds),
-            lambda: step_row(step, folder, 10 * rounds),
-            lambda: death_row(folder, death, rounds),
-        ):
-            lines.append(row())
-            print(lines[-1], flush=True)
-    if not options.quick:
-        (ROOT / "bench/results/training.md").write_text("\n".join(lines) + "\n")
-        print("Written to bench/results/training.md")
 
 
 if __name__ == "__main__":
-    main()
+    remark = "Gloo on CPUs; ten times as many rounds of steps. "
+    print_table("training", "Training groups beside torchrun", remark, training_rows)

@@ -79,7 +79,7 @@ void bind_collective(nb::module_& module) {
             return objects;
           },
           "timeout"_a.none(), nb::sig("def gather(self, timeout: float | None) -> list[typing.Any]"));
-  module.def("_check_nccl_config", [](const Fields& fields) { check(config_of(fields)); }, "fields"_a);
+  module.def("_check_nccl_config", [](const Fields& fields) { check_nccl_config(config_of(fields)); }, "fields"_a);
   module.def("_describe_nccl_config", [](const Fields& fields) { return describe(config_of(fields)); }, "fields"_a);
   module.def("_nccl_env", [](const Fields& fields) { return nccl_env(config_of(fields)); }, "fields"_a);
   module.def(

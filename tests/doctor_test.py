@@ -219,7 +219,7 @@ def test_ports_that_others_have(clinic: Clinic) -> None:
     }
     for port, cure in cures.items():
         assert re.fullmatch(
-            rf"cannot listen on \[::\]:{port}, which process {pid} \({SYSTEM_PYTHON} -c .* a-listener .*\) has",
+            rf"the port {port} is taken by process {pid} \({SYSTEM_PYTHON} -c .* a-listener .*\)",
             told[cure],
         ), told
 

@@ -30,7 +30,7 @@ struct NCCLConfig {
 };
 
 /// Throws UsageError: what was given, and what is allowed.
-void check(const NCCLConfig& config);
+void check_nccl_config(const NCCLConfig& config);
 /// From a message.
 [[nodiscard]] NCCLConfig nccl_config(const Value& message);
 

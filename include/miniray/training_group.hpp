@@ -74,7 +74,7 @@ class TrainingGroup {
   [[nodiscard]] std::string what_they_do(const std::vector<std::size_t>& ranks);
   void require_alive() const;
   void look_for_dead();
-  [[noreturn]] void fail(std::map<std::size_t, std::exception_ptr> failures, std::vector<std::size_t> order);
+  [[noreturn]] void fail(std::size_t failed, const std::exception_ptr& why);
 
   Cluster* cluster_;
   std::vector<Worker*> workers_;

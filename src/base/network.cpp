@@ -16,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -77,7 +78,8 @@ std::string listening_inode(int port) {
   return {};
 }
 
-// "process 1234 (python train.py)", as far as this user may know it.
+}  // namespace
+
 std::string owner_of_port(int port) {
   const std::string wanted = "socket:[" + listening_inode(port) + "]";
   const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
@@ -98,8 +100,6 @@ std::string owner_of_port(int port) {
   return "another process";
 }
 
-}  // namespace
-
 bool is_path(const std::string& host) { return host.find('/') != std::string::npos; }
 
 std::string Address::text() const {
@@ -118,11 +118,6 @@ std::string Address::host() const {
   std::array<char, NI_MAXHOST> host{};
   if (size == 0 || getnameinfo(get(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
   return host.data();
-}
-
-bool Address::is_loopback() const {
-  const std::string text = host();
-  return text.starts_with("127.") || text == "::1" || text.starts_with("::ffff:127.");
 }
 
 std::vector<Address> resolve(const std::string& host, int port) {
@@ -216,6 +211,18 @@ void notice_deaf_peer(int socket, int after_ms) {
   if (system::is_unix_socket(socket)) return;
   notice_dead_peer(socket, after_ms);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, after_ms, "set TCP_USER_TIMEOUT");
+}
+
+std::string ssh_arrived_at() {
+  const char* connection = std::getenv("SSH_CONNECTION");  // "client port server port"
+  std::istringstream words(connection != nullptr ? connection : "");
+  std::string client, client_port, server;
+  words >> client >> client_port >> server;
+  return server;
+}
+
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "::1" || host.starts_with("::ffff:127.");
 }
 
 std::vector<Interface> interfaces() {

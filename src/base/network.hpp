@@ -20,7 +20,6 @@ struct Address {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] std::string text() const;  ///< "10.0.0.1:10000", "[::1]:10000" or the path
   [[nodiscard]] std::string host() const;  ///< "10.0.0.1", "::1"
-  [[nodiscard]] bool is_loopback() const;
 };
 
 /// The addresses of a host, or of a Unix-domain socket if the "host" is a path. Throws UnknownHost.
@@ -30,6 +29,8 @@ std::vector<Address> resolve(const std::string& host, int port);
 /// Listens, without blocking on accept. Says who has the port if it is taken.
 Fd listen(const Address& address);
 int local_port(int socket);
+/// "process 1234 (python train.py)", as far as this user may know who listens on it.
+std::string owner_of_port(int port);
 
 struct Accepted {
   Fd socket;
@@ -51,6 +52,10 @@ void notice_dead_peer(int socket, int after_ms);
 void notice_deaf_peer(int socket, int after_ms);
 
 std::string host_name();
+/// The address of this machine at which the ssh of this session arrived; empty if there is none.
+std::string ssh_arrived_at();
+/// Of an address in numbers.
+[[nodiscard]] bool is_loopback(const std::string& host);
 
 struct Interface {
   std::string name, host;

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
@@ -32,14 +33,6 @@ namespace {
 // Once a node has failed, the others have this long to fail too, and to be named; ssh gives up before.
 constexpr int failing_together_ms = limits::ssh_connect_timeout_ms + 2000;
 constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  }
-}
 
 // Those that have not ended when the grace, which they share, is over.
 std::vector<Worker*> still_running(const std::vector<Worker*>& workers, int grace_ms) {

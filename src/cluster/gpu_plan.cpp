@@ -22,6 +22,8 @@ std::string counted(std::size_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
+double workers_per_gpu(double share) { return std::floor(1 / share + rounding); }
+
 std::vector<Gpu> choose(const Machine& machine, const std::string& node, const std::vector<int>& wanted) {
   if (wanted.empty()) return machine.gpus;
   std::vector<Gpu> chosen;
@@ -51,26 +53,31 @@ void check_gpus_per_worker(double gpus_per_worker, const std::string& node) {
                    number_text(gpus_per_worker));
 }
 
+std::optional<GpuShortage> gpu_shortage(const Machine& machine, int workers, double gpus_per_worker,
+                                        const StartOptions& options) {
+  if (machine.gpus.empty() || gpus_per_worker <= 0) return std::nullopt;
+  const std::size_t count = options.gpus.empty() ? machine.gpus.size() : options.gpus.size();
+  const auto have = static_cast<double>(count);
+  const double fit = gpus_per_worker < 1 ? workers_per_gpu(gpus_per_worker) * have : have / gpus_per_worker;
+  if (workers <= fit + rounding) return std::nullopt;
+  return GpuShortage{"has " + counted(count, "GPU") + (options.gpus.empty() ? "" : " to choose from (gpus)") +
+                         ", enough for " + counted(static_cast<std::size_t>(fit), "worker") + " with gpus_per_worker=" +
+                         number_text(gpus_per_worker) + ", and num_workers is " + std::to_string(workers),
+                     "Start fewer, or with gpus_per_worker=" +
+                         number_text(have >= workers ? std::floor(have / workers) : 1 / std::ceil(workers / have))};
+}
+
 std::vector<WorkerPlace> plan_gpus(const Machine& machine, const std::string& node, int workers, double gpus_per_worker,
                                    const StartOptions& options) {
   std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
   if (machine.gpus.empty()) return places;
   const std::vector<Gpu> gpus = choose(machine, node, options.gpus);
-  const auto have = static_cast<double>(gpus.size());
-  const double workers_per_gpu = gpus_per_worker > 0 ? std::floor(1 / gpus_per_worker + rounding) : 0;
-  const bool shared = gpus_per_worker > 0 && gpus_per_worker < 1;
-  const double fit = shared ? workers_per_gpu * have : gpus_per_worker > 0 ? have / gpus_per_worker : workers;
-  if (workers > fit + rounding)
-    throw UsageError(node + " has " + counted(gpus.size(), "GPU") +
-                     (options.gpus.empty() ? "" : " to choose from (gpus)") + ", enough for " +
-                     counted(static_cast<std::size_t>(fit), "worker") +
-                     " with gpus_per_worker=" + number_text(gpus_per_worker) + ", and num_workers is " +
-                     std::to_string(workers) + ". Start fewer, or with gpus_per_worker=" +
-                     number_text(have >= workers ? std::floor(have / workers) : 1 / std::ceil(workers / have)));
+  if (const std::optional<GpuShortage> shortage = gpu_shortage(machine, workers, gpus_per_worker, options))
+    throw UsageError(node + " " + shortage->what + ". " + shortage->cure);
   for (std::size_t i = 0; i < places.size(); ++i) {
     std::vector<Gpu> own = gpus;
-    if (shared) {
-      own = {gpus[i / static_cast<std::size_t>(workers_per_gpu)]};
+    if (gpus_per_worker > 0 && gpus_per_worker < 1) {
+      own = {gpus[i / static_cast<std::size_t>(workers_per_gpu(gpus_per_worker))]};
     } else if (gpus_per_worker > 0) {
       const auto each = static_cast<std::ptrdiff_t>(gpus_per_worker);
       const auto first = gpus.begin() + static_cast<std::ptrdiff_t>(i) * each;

@@ -68,6 +68,7 @@ Value facts(const std::string& token) {
   machine += std::filesystem::read_symlink("/proc/self/ns/net", none).string();
   return {{"token", token},
           {"machine_id", machine},
+          {"reached_at", network::ssh_arrived_at()},
           {"host_name", name},
           {"host_name_means", Value(addresses_of(name))},
           {"kernel", kernel.release},
@@ -118,14 +119,15 @@ class Probe {
   }
 
   Value listen(const Value& order) {
+    const int wanted = static_cast<int>(order["port"].integer());
     try {
-      const int wanted = static_cast<int>(order["port"].integer());
       Fd listener = listen_anywhere(wanted);
       const int port = network::local_port(listener.get());
       listeners_.push_back(std::move(listener));
       return {{"port", port}};
-    } catch (const Error& error) {
-      return {{"error", error.what()}};
+    } catch (const SystemError& error) {
+      if (error.error_number() == EADDRINUSE) return {{"error", "is taken by " + network::owner_of_port(wanted)}};
+      return {{"error", "cannot be listened on: " + std::string(error.what())}};
     }
   }
 

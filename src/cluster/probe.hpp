@@ -18,7 +18,7 @@ inline constexpr const char* probe_function = "miniray.probe";
 ///   facts                                    -> the machine and everything else about the node
 ///   clock                                    -> {"now_ns"}: the time of day there
 ///   resolve  {"host"}                        -> {"found": the list of its addresses, "seconds": how long it took}
-///   listen   {"port"}                        -> {"port"}, or {"error"}
+///   listen   {"port"}                        -> {"port"}, or {"error": "is taken by process 1234 (...)"}
 ///   dial     {"to": [{"host", "port", "token"}], "timeout_ms"}  -> {"outcomes": for each "", or what happened}
 ///   close                                    -> {}: nothing listens any more
 /// Who listens sends every caller the token of its own probe, so that a caller knows whom it has reached.

@@ -24,14 +24,11 @@
 namespace miniray {
 namespace {
 
-// The address by which the cluster's ssh reached this machine. One that is on this machine needed none; the variable
-// then tells of how its user came here.
+// Where the cluster's ssh reached this machine. One that is on this machine needed none; the variable then tells of how
+// its user came here.
 std::string reached_address(bool local) {
-  const char* connection = local ? nullptr : std::getenv("SSH_CONNECTION");  // "client port server port"
-  std::istringstream words(connection != nullptr ? connection : "");
-  std::string client, client_port, server;
-  words >> client >> client_port >> server;
-  return server.empty() ? "127.0.0.1" : server;
+  const std::string arrived_at = local ? "" : network::ssh_arrived_at();
+  return arrived_at.empty() ? "127.0.0.1" : arrived_at;
 }
 
 class StdioServer {

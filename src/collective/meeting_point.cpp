@@ -22,7 +22,7 @@ int open_master_port(Cluster& cluster, NodeProbes& probes, std::size_t node, int
       if (cluster.ports_given().contains(port) != given_too) continue;
       const Value answer = probes.ask(node, {{"cmd", "listen"}, {"port", port}});
       if (answer.find("port") != nullptr) return port;
-      last_error = answer["error"].string();
+      last_error = std::to_string(port) + " " + answer["error"].string();
     }
   }
   throw UsageError("no port from " + std::to_string(first_port) + " on is free on " + probes.name(node) + ": " +
@@ -74,16 +74,7 @@ bool gloo_finds_its_way(NodeProbes& probes, const Attempts& attempts, std::size_
          is_open(attempts, {node, meant.front().string(), port});
 }
 
-std::string interface_of(NodeProbes& probes, std::size_t node, const std::string& host) {
-  for (const Value& interface : probes.facts(node)["interfaces"].list())
-    if (interface["host"].string() == host) return interface["name"].string();
-  return {};
-}
-
-}  // namespace
-
-MeetingPoint find_meeting_point(Cluster& cluster, const std::vector<std::size_t>& nodes, int first_port) {
-  NodeProbes probes = start_probes(cluster, nodes);
+MeetingPoint find_with(NodeProbes& probes, Cluster& cluster, const std::vector<std::size_t>& nodes, int first_port) {
   const std::size_t master = nodes.front();
   MeetingPoint point;
   point.interfaces.resize(cluster.servers().size());
@@ -110,10 +101,21 @@ MeetingPoint find_meeting_point(Cluster& cluster, const std::vector<std::size_t>
     const std::string host = common_address(probes, attempts, node, free_ports[node],
                                             "and NCCL and Gloo connect nodes on ports of their own choice");
     if (!gloo_finds_its_way(probes, attempts, node, free_ports[node]))
-      point.interfaces[node] = interface_of(probes, node, host);
+      point.interfaces[node] = probes.interface_of(node, host);
   }
   cluster.ports_given().insert(point.master_port);
   return point;
+}
+
+}  // namespace
+
+MeetingPoint find_meeting_point(Cluster& cluster, const std::vector<std::size_t>& nodes, int first_port) {
+  NodeProbes probes = start_probes(cluster, nodes);
+  try {
+    return find_with(probes, cluster, nodes, first_port);
+  } catch (const ProbeLost& lost) {
+    throw GroupError("the node " + probes.name(lost.node) + " was lost while the group came together: " + lost.what());
+  }
 }
 
 }  // namespace miniray

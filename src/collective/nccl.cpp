@@ -40,7 +40,7 @@ int small_integer(const Value& message, const char* name) {
 
 }  // namespace
 
-void check(const NCCLConfig& config) {
+void check_nccl_config(const NCCLConfig& config) {
   check_address(config.master_addr);
   check_range("master_port", config.master_port, 1, 65535);
   check_range("world_size", config.world_size, 1, world_size_max);
@@ -66,7 +66,7 @@ NCCLConfig nccl_config(const Value& message) {
                     small_integer(message, "world_size"), small_integer(message, "rank"),
                     small_integer(message, "local_rank")};
   if (const Value* interface = message.find("interface")) config.interface = interface->string();
-  check(config);
+  check_nccl_config(config);
   return config;
 }
 
@@ -86,12 +86,12 @@ std::vector<NCCLConfig> create_nccl_configs(const std::string& master_addr,
       configs.push_back(
           {master_addr, master_port, static_cast<int>(world_size), static_cast<int>(configs.size()), local_rank});
   }
-  check(configs.front());
+  check_nccl_config(configs.front());
   return configs;
 }
 
 std::map<std::string, std::string> nccl_env(const NCCLConfig& config) {
-  check(config);
+  check_nccl_config(config);
   std::map<std::string, std::string> variables{{"MASTER_ADDR", config.master_addr},
                                                {"MASTER_PORT", std::to_string(config.master_port)},
                                                {"WORLD_SIZE", std::to_string(config.world_size)},

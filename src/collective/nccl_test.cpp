@@ -34,7 +34,7 @@ TEST_CASE("a config is a message, and comes back") {
 TEST_CASE("every field is checked, and the error says what is allowed") {
   const auto refusal = [](const NCCLConfig& config) -> std::string {
     try {
-      check(config);
+      check_nccl_config(config);
       return "";
     } catch (const UsageError& error) {
       return error.what();

@@ -65,12 +65,15 @@ std::vector<std::string> NodeProbes::addresses(std::size_t node) {
   for (const Value& interface : facts(node)["interfaces"].list())
     if (!interface["loopback"].boolean()) found.push_back(interface["host"].string());
   // Where ssh arrived is where the user wants the node to be reached.
-  const Cluster::Server& server = servers_[node];
-  for (const std::string& host : {server.host, server.address}) {
-    const auto at = std::ranges::find(found, host);
-    if (at != found.end()) std::rotate(found.begin(), at, at + 1);
-  }
+  const auto at = std::ranges::find(found, facts(node)["reached_at"].string());
+  if (at != found.end()) std::rotate(found.begin(), at, at + 1);
   return found;
+}
+
+std::string NodeProbes::interface_of(std::size_t node, const std::string& address) {
+  for (const Value& interface : facts(node)["interfaces"].list())
+    if (interface["host"].string() == address) return interface["name"].string();
+  return {};
 }
 
 Value NodeProbes::as_order(const Door& door) {

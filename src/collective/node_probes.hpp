@@ -33,6 +33,8 @@ class NodeProbes {
   [[nodiscard]] bool same_machine(std::size_t one, std::size_t other);
   /// The addresses by which others may reach a node, the likeliest first.
   [[nodiscard]] std::vector<std::string> addresses(std::size_t node);
+  /// The network interface that has an address of the node; empty if none has.
+  [[nodiscard]] std::string interface_of(std::size_t node, const std::string& address);
 
   /// Where a node listens, by one of its addresses.
   struct Door {

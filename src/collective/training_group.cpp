@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "base/system.hpp"
 #include "cluster/gather.hpp"
 #include "cluster/progress.hpp"
@@ -17,7 +18,8 @@ namespace miniray {
 namespace {
 
 constexpr int room_look_ms = 50;
-constexpr std::size_t stack_lines_max = 20, stacks_max = 8;  // in an error's text
+constexpr double last_words_s = limits::exit_wait_ms / 1000.0;  // of a rank that is known to be dead
+constexpr std::size_t stack_lines_max = 20, stacks_max = 8;     // in an error's text
 
 std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   std::vector<Worker*> pointers;
@@ -25,16 +27,8 @@ std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   return pointers;
 }
 
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
-// Lower: more likely the cause. A rank whose peer has gone says so in words like these.
-int rank_of_blame(const std::exception_ptr& failure) {
+// The lowest is most likely the cause. A rank whose peer has gone says so in words like these.
+int innocence_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const WorkerDied& died) {
@@ -45,6 +39,23 @@ int rank_of_blame(const std::exception_ptr& failure) {
                                       "Connection refused",        "ncclRemoteError",          "Socket Timeout",
                                       "DistNetworkError"};
     return std::ranges::any_of(consequences, [&](const char* sign) { return text.find(sign) != text.npos; }) ? 2 : 1;
+  }
+}
+
+// A rank that is no more, as opposed to a call that was wrong.
+bool is_an_end(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const WorkerDied&) {
+    return true;
+  } catch (const WorkerError&) {
+    return true;
+  } catch (const EndOfStream&) {
+    return true;
+  } catch (const ProtocolError&) {
+    return true;
+  } catch (...) {
+    return false;
   }
 }
 
@@ -125,7 +136,7 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
                            R"( where {"status": "ready"} was expected)");
         waiting.erase(rank);
       } catch (const Error&) {
-        fail({{rank, std::current_exception()}}, {rank});
+        fail(rank, std::current_exception());
       }
     }
     if (ready.empty() && deadline.passed()) {
@@ -156,7 +167,9 @@ std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
 
 // The others are given a moment to fail too, so that the cause can be told from what followed; then they are ended, as
 // they would wait for the lost one, some of them for ever.
-void TrainingGroup::fail(std::map<std::size_t, std::exception_ptr> failures, std::vector<std::size_t> order) {
+void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
+  std::map<std::size_t, std::exception_ptr> failures{{failed, why}};
+  std::vector<std::size_t> order{failed};
   const Deadline deadline = Deadline::in_ms(limits::failing_ranks_ms);
   while (!deadline.passed() && failures.size() < size()) {
     std::vector<Worker*> others;
@@ -180,7 +193,7 @@ void TrainingGroup::fail(std::map<std::size_t, std::exception_ptr> failures, std
     if (worker->is_alive()) worker->kill();
   // Of those that are equally to blame, the first.
   const auto first =
-      std::ranges::min_element(order, {}, [&](std::size_t rank) { return rank_of_blame(failures[rank]); });
+      std::ranges::min_element(order, {}, [&](std::size_t rank) { return innocence_of(failures[rank]); });
   std::rotate(order.begin(), first, first + 1);
   const std::size_t cause = order.front();
   std::string text = name_of(cause) + " has failed: " + text_of(failures[cause]);
@@ -215,9 +228,9 @@ void TrainingGroup::look_for_dead() {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (workers_[rank]->is_alive()) continue;
     try {
-      while (true) (void)workers_[rank]->receive({{}, 0.0});  // what it said before matters no more
+      while (true) (void)workers_[rank]->receive({{}, last_words_s});  // what it said before matters no more
     } catch (const Error&) {
-      fail({{rank, std::current_exception()}}, {rank});
+      fail(rank, std::current_exception());
     }
   }
 }
@@ -237,10 +250,9 @@ void TrainingGroup::scatter(std::span<const Message> messages) {
   const auto attempt = [&](std::size_t rank, const auto& action) {
     try {
       action();
-    } catch (const EndOfStream&) {
-      throw;
     } catch (const Error&) {
-      fail({{rank, std::current_exception()}}, {rank});
+      if (!is_an_end(std::current_exception())) throw;
+      fail(rank, std::current_exception());
     }
   };
   for (std::size_t rank = 0; rank < size(); ++rank)
@@ -273,13 +285,8 @@ std::vector<Message> TrainingGroup::gather_messages(const ReceiveOptions& option
   if (!gathered.failed)
     throw TimeoutError(std::to_string(missing.size()) + " of " + std::to_string(size()) +
                        " ranks have sent nothing within the time-out." + what_they_do(missing));
-  try {
-    std::rethrow_exception(gathered.error);
-  } catch (const MessageTooLarge&) {
-    throw;
-  } catch (const Error&) {
-    fail({{*gathered.failed, std::current_exception()}}, {*gathered.failed});
-  }
+  if (!is_an_end(gathered.error)) std::rethrow_exception(gathered.error);
+  fail(*gathered.failed, gathered.error);
 }
 
 }  // namespace miniray

@@ -1,0 +1,40 @@
+#include "miniray/doctor.hpp"
+
+#include <doctest/doctest.h>
+
+#include "base/network.hpp"
+#include "miniray/error.hpp"
+
+// What needs several hosts is in tests/doctor_test.py.
+namespace miniray {
+
+TEST_CASE("this machine is checked, by a program that has no Python") {
+  const CheckReport report = check({{"localhost"}}, {.progress = false}, {.ports = {}, .base_ports = false});
+  CHECK_MESSAGE(report.healthy(), report.text());
+  REQUIRE(report.nodes.size() == 1);
+  CHECK(report.nodes[0]["node"] == Value("localhost"));
+  CHECK(report.nodes[0].find("language") == nullptr);
+  CHECK(report.value()["healthy"] == Value(true));
+}
+
+TEST_CASE("a port that is taken is a problem, and who has it is named") {
+  const Fd taken = network::listen(network::resolve("0.0.0.0", 0).front());
+  const int port = network::local_port(taken.get());
+  const CheckReport report = check({{"localhost"}}, {.progress = false}, {.ports = {port}, .base_ports = false});
+  CHECK(!report.healthy());
+  REQUIRE(report.findings.size() == 1);
+  const Finding& finding = report.findings[0];
+  CHECK(finding.check == "port");
+  CHECK(finding.what.starts_with("the port " + std::to_string(port) + " is taken by process "));
+  CHECK(finding.cure.starts_with("End it, or choose another master_port"));
+  CHECK(report.text().find("problem (port), localhost: the port ") != std::string::npos);
+}
+
+TEST_CASE("what cannot be checked is refused") {
+  CHECK_THROWS_AS((void)check(std::vector<NodeConfig>{}), UsageError);
+  CHECK_THROWS_AS((void)check({{"localhost"}}, {}, {.ports = {0}}), UsageError);
+  CHECK_THROWS_AS((void)check({{"localhost"}}, {}, {.ports = std::vector<int>(65, 29500)}), UsageError);
+  CHECK_THROWS_AS((void)check({{.host = "localhost", .num_workers = 0}}), UsageError);
+}
+
+}  // namespace miniray
