@@ -32,9 +32,13 @@ struct ChannelOptions {
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
 };
 
+/// Calls and their replies pass plain messages by: who waits for one kind leaves the other where it is.
+enum class Lane : std::uint8_t { messages, calls, any };
+
 struct ReceiveOptions {
   std::optional<std::uint64_t> max_size = {};  ///< MessageTooLarge above; the message stays for a later call
   std::optional<double> timeout_s = {};        ///< TimeoutError after; what has arrived of a message is kept
+  Lane lane = Lane::messages;                  ///< any: in the order of arrival
 };
 
 class Channel {
@@ -61,7 +65,8 @@ class Channel {
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   /// Never waits; nothing if no whole message is there.
-  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
+  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
+                                                   Lane lane = Lane::messages);
   /// Undoes a receive: the message is the next again. For a receiver that was interrupted before it could use it.
   void put_back(Message message);
   /// Reads everything that has arrived into the inbox, as far as it has room.
@@ -82,6 +87,10 @@ class Channel {
   [[nodiscard]] int end_error() const;
   /// Reads what is there; true if receive() would now return or throw at once.
   [[nodiscard]] bool ready();
+  /// Whether the peer has taken back the call of this number. Reads what is there.
+  [[nodiscard]] bool was_dropped(std::int64_t call);
+  /// What ready() and wait_any look for; plain messages by default.
+  void look_for(Lane lane);
 
   /// The peer sees the end of the stream after what was sent. Received messages can still be taken.
   void close();

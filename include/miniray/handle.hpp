@@ -13,14 +13,25 @@ class Handle {
   explicit Handle(Channel channel) : channel_(std::move(channel)) {}
 
   void send(const Value& value) { channel_.send(value); }
-  /// EndOfStream when the coordinator has closed; a work function that lets it pass ends in good order.
-  [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return channel_.recv(options); }
+  /// EndOfStream when the coordinator has closed; a work function that lets it pass ends in good order. Calls that come
+  /// first are answered on the way.
+  [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] int fileno() const { return channel_.fileno(); }
-  /// One rung lower: messages in their encoded form, and sends that do not wait.
+
+  // One rung lower: messages in their encoded form, and sends that do not wait.
+  [[nodiscard]] Message receive(const ReceiveOptions& options = {});
+  /// Never waits, except for the calls that it answers; nothing if no whole message is there.
+  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
   [[nodiscard]] Channel& channel() { return channel_; }
+  /// Who answers calls, which are messages of Kind::call. Without it, callers are told that nobody does.
+  using CallServer = std::function<void(Handle&, Message)>;
+  void set_call_server(CallServer server) { call_server_ = std::move(server); }
 
  private:
+  void answer(Message call);
+
   Channel channel_;
+  CallServer call_server_;
 };
 
 /// Runs in the worker's process. It ends well by returning, badly by throwing.

@@ -22,6 +22,9 @@ struct Message {
     message = 0,
     error = 1,  ///< the work function raised; the body says what
     end = 2,    ///< the work function returned; no body
+    call = 5,   ///< to a worker: a function to be called there
+    reply = 6,  ///< from it: what came of a call
+    drop = 7,   ///< to a worker: the number of a call that is not to be begun
   };
   Kind kind = Kind::message;
   Codec codec = Codec::msgpack;

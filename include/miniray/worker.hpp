@@ -64,7 +64,8 @@ class Worker {
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   bool send_some(const Message& message);
   bool flush_some();
-  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
+  [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
+                                                   Lane lane = Lane::messages);
 
   /// Waits for the process to end and returns its exit code, or minus the signal that killed it. What the worker
   /// still sends can be received afterwards. TimeoutError if it does not end in time.

@@ -33,8 +33,8 @@ bool Channel::send_some(const Message& message) { return state_->send(message, S
 bool Channel::flush_some() { return state_->flush(State::Patience::none); }
 
 Message Channel::receive(const ReceiveOptions& options) { return *state_->receive(options, State::Patience::wait); }
-std::optional<Message> Channel::try_receive(std::optional<std::uint64_t> max_size) {
-  return state_->receive({max_size, {}}, State::Patience::none);
+std::optional<Message> Channel::try_receive(std::optional<std::uint64_t> max_size, Lane lane) {
+  return state_->receive({max_size, {}, lane}, State::Patience::none);
 }
 
 bool Channel::has_unsent() const { return state_->has_unsent(); }
@@ -47,6 +47,8 @@ const Message* Channel::newest() const { return state_->newest(); }
 bool Channel::ended() const { return state_->ended(); }
 int Channel::end_error() const { return state_->end_error(); }
 bool Channel::ready() { return state_->ready(); }
+bool Channel::was_dropped(std::int64_t call) { return state_->was_dropped(call); }
+void Channel::look_for(Lane lane) { state_->looked_for = lane; }
 void Channel::close() { state_->close(); }
 bool Channel::closed() const { return !state_->socket.valid(); }
 int Channel::fileno() const {

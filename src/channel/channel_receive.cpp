@@ -16,6 +16,12 @@ std::uint32_t slot_number(const Frame& frame) {
   return number;
 }
 
+std::int64_t number_in(const Message& drop) {
+  const Value number = decode(drop);
+  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer took back a call without saying which");
+  return number.integer();
+}
+
 }  // namespace
 
 // After what cannot be made sense of, nothing later can be trusted either.
@@ -91,14 +97,20 @@ void Channel::State::absorb(Frame frame) {
     message.buffers[i] =
         options.supply ? options.supply(entry.place, entry.bytes) : slots_in_.take(entry.place, entry.bytes);
   }
-  inbox_bytes_ += message.size();
-  inbox_.push_back(std::move(message));
+  if (message.kind == Message::Kind::drop)
+    dropped_.insert(number_in(message));
+  else
+    inbox_.add(std::move(message));
+}
+
+bool Channel::State::was_dropped(std::int64_t call) {
+  pump();
+  return !dropped_.empty() && dropped_.erase(call) > 0;
 }
 
 void Channel::State::put_back(Message message) {
   const InUse use(*this);
-  inbox_bytes_ += message.size();
-  inbox_.push_front(std::move(message));
+  inbox_.put_back(std::move(message));
 }
 
 void Channel::State::discard_received() {
@@ -106,7 +118,6 @@ void Channel::State::discard_received() {
   reader_.set_hold_above(UINT64_MAX);
   discards_ = true;
   inbox_.clear();
-  inbox_bytes_ = 0;
 }
 
 void Channel::State::wait_for_more(const Deadline& deadline) {
@@ -147,18 +158,17 @@ void Channel::State::flush_if_possible() {
   }
 }
 
-void Channel::State::require_front_fits(std::uint64_t max_size) const {
-  const std::uint64_t bytes = inbox_.empty() ? reader_.announced_bytes() : inbox_.front().size();
-  if (bytes > max_size)
+void Channel::State::require_front_fits(const ReceiveOptions& asked) const {
+  if (!asked.max_size) return;
+  const std::uint64_t bytes = inbox_.empty(asked.lane) ? reader_.announced_bytes() : inbox_.front(asked.lane).size();
+  if (bytes > *asked.max_size)
     throw MessageTooLarge("the next message from " + options.peer + " has " + std::to_string(bytes) +
-                          " bytes, and recv was told to take " + std::to_string(max_size) +
+                          " bytes, and recv was told to take " + std::to_string(*asked.max_size) +
                           " at most. It is still there: call recv again with a larger max_size");
 }
 
-Message Channel::State::take_front() {
-  Message message = std::move(inbox_.front());
-  inbox_.pop_front();
-  inbox_bytes_ -= message.size();
+Message Channel::State::take_front(Lane lane) {
+  Message message = inbox_.take(lane);
   received.add(message);
   if (tracing()) trace(Direction::received, options.peer, message, trace_time());
   return message;
@@ -166,14 +176,13 @@ Message Channel::State::take_front() {
 
 std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Patience patience) {
   const InUse use(*this);
-  const std::uint64_t max_size = asked.max_size.value_or(UINT64_MAX);
-  reader_.set_hold_above(max_size);
+  reader_.set_hold_above(asked.max_size.value_or(UINT64_MAX));
   absorb_frames();
   flush_if_possible();
   const Deadline deadline = Deadline::in_seconds(asked.timeout_s);
   const auto arrived = [&] { return fill(system::Block::no); };
-  while (inbox_.empty()) {
-    if (reader_.holds_back()) require_front_fits(max_size);
+  while (inbox_.empty(asked.lane)) {
+    if (reader_.holds_back()) require_front_fits(asked);
     if (ended_) fail_ended("receive");
     if (patience == Patience::none) {
       if (!arrived()) return std::nullopt;
@@ -182,12 +191,12 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
     if (deadline.passed() && !arrived())
       throw TimeoutError("nothing arrived from " + options.peer + " within " + std::to_string(*asked.timeout_s) +
                          " s; what comes later is not lost");
-    if (!inbox_.empty() || ended_ || spin_.until(arrived)) continue;
+    if (!inbox_.empty(asked.lane) || ended_ || spin_.until(arrived)) continue;
     wait_for_more(deadline);
     spin_.woke();
   }
-  require_front_fits(max_size);
-  return take_front();
+  require_front_fits(asked);
+  return take_front(asked.lane);
 }
 
 void Channel::State::pump() {
@@ -195,7 +204,7 @@ void Channel::State::pump() {
   reader_.set_hold_above(UINT64_MAX);
   absorb_frames();
   flush_if_possible();
-  while (!ended_ && inbox_bytes_ < options.inbox_bytes_max && fill(system::Block::no)) {
+  while (!ended_ && inbox_.bytes() < options.inbox_bytes_max && fill(system::Block::no)) {
   }
 }
 

@@ -84,13 +84,13 @@ void Channel::State::wait_for_room() {
     return;
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0 || ended_) return;
-  if (discards_ || inbox_bytes_ + reader_.pending_bytes() < options.inbox_bytes_max) {
+  if (discards_ || inbox_.bytes() + reader_.pending_bytes() < options.inbox_bytes_max) {
     fill(system::Block::no);
     return;
   }
   if ((events & POLLOUT) != 0) return;
   throw InboxFull("cannot send to " + options.peer + ": it has sent " +
-                  std::to_string(inbox_bytes_ + reader_.pending_bytes()) +
+                  std::to_string(inbox_.bytes() + reader_.pending_bytes()) +
                   " bytes that were not received here, which is all that the inbox may hold, and it takes no more "
                   "until they are. Call recv() between sends, or raise inbox_bytes_max");
 }

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/system.hpp"
+#include "channel/inbox.hpp"
 #include "channel/recent.hpp"
 #include "channel/shared_memory.hpp"
 #include "channel/spin.hpp"
@@ -32,6 +33,7 @@ class Channel::State {
   bool flush(Patience patience);
   std::optional<Message> receive(const ReceiveOptions& options, Patience patience);
   bool ready();
+  bool was_dropped(std::int64_t call);
   void pump();
   void put_back(Message message);
   void discard_received();
@@ -39,8 +41,8 @@ class Channel::State {
   void look_around();
   void close();
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
-  [[nodiscard]] bool inbox_is_full() const { return inbox_bytes_ >= options.inbox_bytes_max; }
-  [[nodiscard]] const Message* newest() const { return inbox_.empty() ? nullptr : &inbox_.back(); }
+  [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
+  [[nodiscard]] const Message* newest() const { return inbox_.newest(); }
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] int end_error() const { return end_error_; }
 
@@ -55,7 +57,8 @@ class Channel::State {
     std::uint64_t stamp = 0;
     bool listed = false;  // in the set's list of channels that need a look whatever the kernel says
   } wait;
-  [[nodiscard]] bool has_message() const { return !inbox_.empty() || reader_.holds_back() || ended_; }
+  Lane looked_for = Lane::messages;
+  [[nodiscard]] bool has_message() const { return !inbox_.empty(looked_for) || reader_.holds_back() || ended_; }
 
  private:
   // Refuses a second thread, a signal handler's re-entry, and a process that merely inherited the object.
@@ -104,8 +107,8 @@ class Channel::State {
   void absorb(Frame frame);
   void wait_for_more(const Deadline& deadline);
   void notice_gone_peer();
-  void require_front_fits(std::uint64_t max_size) const;
-  Message take_front();
+  void require_front_fits(const ReceiveOptions& asked) const;
+  Message take_front(Lane lane);
   void interrupted();
   [[noreturn]] void fail_ended(const char* operation) const;
 
@@ -117,14 +120,14 @@ class Channel::State {
   std::vector<Fd> arrived_descriptors_;
   SlotReader slots_in_;
   SlotWriter slots_out_;
-  std::deque<Message> inbox_;
-  std::uint64_t inbox_bytes_ = 0;
-  bool ended_ = false;      // nothing more will come from the socket
-  bool peer_gone_ = false;  // which its socket has not told
-  int end_error_ = 0;       // and why, if not in good order
-  bool discards_ = false;   // nobody will ask for what comes
-  std::string prefix_;      // of the frame that is being sent; a member, so that its memory is used again
-  std::string outbox_;      // copied rest of a frame that a call could not finish
+  Inbox inbox_;
+  std::set<std::int64_t> dropped_;  // calls that the peer has taken back
+  bool ended_ = false;              // nothing more will come from the socket
+  bool peer_gone_ = false;          // which its socket has not told
+  int end_error_ = 0;               // and why, if not in good order
+  bool discards_ = false;           // nobody will ask for what comes
+  std::string prefix_;              // of the frame that is being sent; a member, so that its memory is used again
+  std::string outbox_;              // copied rest of a frame that a call could not finish
   std::size_t outbox_written_ = 0;
   std::vector<Fd> outbox_descriptors_;
   Spin spin_;

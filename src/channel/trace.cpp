@@ -27,6 +27,24 @@ int trace_descriptor() {
   return descriptor;
 }
 
+const char* kind_text(Message::Kind kind) {
+  switch (kind) {
+    case Message::Kind::message:
+      return "";
+    case Message::Kind::error:
+      return R"(, "kind": "error")";
+    case Message::Kind::end:
+      return R"(, "kind": "end")";
+    case Message::Kind::call:
+      return R"(, "kind": "call")";
+    case Message::Kind::reply:
+      return R"(, "kind": "reply")";
+    case Message::Kind::drop:
+      return R"(, "kind": "drop")";
+  }
+  return "";
+}
+
 }  // namespace
 
 bool tracing() { return trace_descriptor() >= 0; }
@@ -45,11 +63,8 @@ void trace(Direction direction, const std::string& peer, const Message& message,
   std::string line = head;
   append_json_string(line, peer);
   line += ", \"bytes\": " + std::to_string(message.size());
-  if (message.kind == Message::Kind::end)
-    line += R"(, "kind": "end")";
-  else
-    line += (message.kind == Message::Kind::error ? R"(, "kind": "error", "body": )" : R"(, "body": )") +
-            text_of(message.codec, message.body);
+  line += kind_text(message.kind);
+  if (message.kind != Message::Kind::end) line += R"(, "body": )" + text_of(message.codec, message.body);
   line += "}\n";
   [[maybe_unused]] const ssize_t written = write(trace_descriptor(), line.data(), line.size());  // one line, one write
 }

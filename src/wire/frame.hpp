@@ -18,8 +18,17 @@
 namespace miniray {
 
 /// Besides Message::Kind: what two channels of one machine tell each other about shared memory.
-enum class FrameKind : std::uint8_t { message = 0, error = 1, end = 2, share = 3, unshare = 4 };
-inline constexpr std::uint8_t frame_kind_count = 5;
+enum class FrameKind : std::uint8_t {
+  message = 0,
+  error = 1,
+  end = 2,
+  share = 3,
+  unshare = 4,
+  call = 5,
+  reply = 6,
+  drop = 7
+};
+inline constexpr std::uint8_t frame_kind_count = 8;
 inline constexpr std::array<char, 2> frame_magic{'M', 'R'};
 
 struct FrameHead {

@@ -113,7 +113,7 @@ void Worker::State::require_listener() {
 }
 
 Message Worker::State::deliver(Message message) {
-  if (message.kind == Message::Kind::message) return message;
+  if (message.kind != Message::Kind::end && message.kind != Message::Kind::error) return message;
   told_ = true;
   if (message.kind == Message::Kind::end) {
     returned_ = true;
@@ -243,8 +243,8 @@ Value Worker::recv(const ReceiveOptions& options) { return decode(receive(option
 Message Worker::receive(const ReceiveOptions& options) {
   return state_->deliver(state_->talk([&](Channel& channel) { return channel.receive(options); }));
 }
-std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size) {
-  std::optional<Message> message = state_->talk([&](Channel& channel) { return channel.try_receive(max_size); });
+std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size, Lane lane) {
+  std::optional<Message> message = state_->talk([&](Channel& channel) { return channel.try_receive(max_size, lane); });
   if (!message) return message;
   return state_->deliver(std::move(*message));
 }

@@ -1,0 +1,51 @@
+#include "miniray/handle.hpp"
+
+#include "base/clock.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// The calls are in a layer above, and this program has not asked for it.
+void refuse(Handle& handle, const Message& call) {
+  const Value asked = decode(call);
+  const Value text{{"type", "UsageError"},
+                   {"message",
+                    "this worker answers no calls: have its work function call miniray::answer_calls(handle) "
+                    "first, or run miniray::serve_calls"},
+                   {"traceback", ""}};
+  Message reply = encode(Value::list({asked.at(0), "error", text}));
+  reply.kind = Message::Kind::reply;
+  handle.channel().send(reply);
+}
+
+}  // namespace
+
+void Handle::answer(Message call) {
+  if (call_server_)
+    call_server_(*this, std::move(call));
+  else
+    refuse(*this, call);
+}
+
+Message Handle::receive(const ReceiveOptions& options) {
+  ReceiveOptions left = options;
+  left.lane = Lane::any;
+  const Deadline deadline = Deadline::in_seconds(options.timeout_s);
+  while (true) {
+    Message message = channel_.receive(left);
+    if (message.kind == Message::Kind::message) return message;
+    answer(std::move(message));
+    if (options.timeout_s) left.timeout_s = deadline.seconds_left();
+  }
+}
+
+std::optional<Message> Handle::try_receive(std::optional<std::uint64_t> max_size) {
+  while (true) {
+    std::optional<Message> message = channel_.try_receive(max_size, Lane::any);
+    if (!message || message->kind == Message::Kind::message) return message;
+    answer(std::move(*message));
+  }
+}
+
+}  // namespace miniray
