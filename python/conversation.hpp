@@ -17,6 +17,10 @@ namespace miniray::python {
 inline Channel& talker(Channel& channel) { return channel; }
 inline Channel& talker(Handle& handle) { return handle.channel(); }
 inline Worker& talker(Worker& worker) { return worker; }
+// A handle answers calls while it waits for a message.
+inline Channel& receiver(Channel& channel) { return channel; }
+inline Handle& receiver(Handle& handle) { return handle; }
+inline Worker& receiver(Worker& worker) { return worker; }
 inline Channel& channel_of(Channel& channel) { return channel; }
 inline Channel& channel_of(Handle& handle) { return handle.channel(); }
 inline Channel& channel_of(Worker& worker) { return worker.channel(); }
@@ -50,14 +54,14 @@ nb::object recv(T& self, std::optional<std::uint64_t> max_size, std::optional<do
   std::optional<Message> message;
   {
     const nb::gil_scoped_release released;
-    message = talker(self).receive({max_size, timeout});
+    message = receiver(self).receive({max_size, timeout});
   }
   return decode_or_put_back(self, std::move(*message));
 }
 
 template <class T>
 nb::tuple recv_some(T& self, std::optional<std::uint64_t> max_size) {
-  std::optional<Message> message = talker(self).try_receive(max_size);
+  std::optional<Message> message = receiver(self).try_receive(max_size);
   if (!message) return nb::make_tuple(false, nb::none());
   return nb::make_tuple(true, decode_or_put_back(self, std::move(*message)));
 }

@@ -29,6 +29,7 @@ void bind_array(nb::module_& module);
 void bind_channel(nb::module_& module);
 void bind_handle(nb::module_& module);
 void bind_worker(nb::module_& module);
+void bind_calls(nb::module_& module, nb::class_<Worker>& worker);
 void bind_remote_worker(nb::module_& module);
 void bind_worker_server(nb::module_& module);
 void bind_cluster(nb::module_& module);

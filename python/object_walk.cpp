@@ -50,7 +50,12 @@ bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped) {
   return false;
 }
 
-template <class Writer>
+// What is walked would arrive as something else, and the caller minds.
+struct Inexact {};
+
+enum class Fidelity : std::uint8_t { plain, exact };
+
+template <class Writer, Fidelity fidelity = Fidelity::plain>
 class ObjectWalk {
  public:
   ObjectWalk(Writer& writer, EncodedObject& encoded) : writer_(writer), encoded_(encoded) {}
@@ -65,6 +70,12 @@ class ObjectWalk {
     if (object == Py_None) return writer_.null();
     if (object == Py_True || object == Py_False) return writer_.boolean(object == Py_True);
     if (type == &PyBytes_Type) return bytes(object);
+    if constexpr (fidelity == Fidelity::exact) {
+      const std::string_view name = type->tp_name;
+      if (name != "numpy.ndarray" && name != "Tensor") throw Inexact{};
+      if (!attribute("miniray._arrays", "is_exact")(nb::handle(object)).is(nb::handle(Py_True))) throw Inexact{};
+      return foreign(object);
+    }
     if (type == &PyTuple_Type) return sequence(object);
     rarer(object);
   }
@@ -208,6 +219,7 @@ class ObjectWalk {
   }
 
   void map_key(PyObject* key) {
+    if (fidelity == Fidelity::exact) return value(key);
     if (PyUnicode_Check(key)) return string(key);
     if (PyLong_Check(key) || PyFloat_Check(key) || PyBytes_Check(key) || key == Py_None) return value(key);
     throw UnsendableAt(type_name(key) + " as a key", "keys are str, int, float, bool, bytes or None");
@@ -278,18 +290,46 @@ EncodedObject::EncodedObject(nb::handle object, Codec codec) {
       ObjectWalk<MsgpackWriter>(writer, *this).value(object.ptr());
     }
   } catch (const UnsendableAt& error) {
-    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    release();
     PyErr_SetString(error.fault() == UnsendableAt::Fault::overflow ? PyExc_OverflowError : PyExc_TypeError,
                     error.text().c_str());
     throw nb::python_error();
   } catch (...) {
-    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    release();
     throw;
   }
 }
 
-EncodedObject::~EncodedObject() {
+std::unique_ptr<EncodedObject> EncodedObject::exactly(nb::handle object) {
+  std::unique_ptr<EncodedObject> encoded(new EncodedObject);
+  encoded->message_.body.reserve(limits::body_bytes_expected);
+  MsgpackWriter writer(encoded->message_);
+  try {
+    ObjectWalk<MsgpackWriter, Fidelity::exact>(writer, *encoded).value(object.ptr());
+  } catch (const Inexact&) {
+    return nullptr;
+  } catch (const UnsendableAt&) {
+    return nullptr;
+  }
+  return encoded;
+}
+
+EncodedObject::~EncodedObject() { release(); }
+
+void EncodedObject::release() {
   for (Py_buffer& view : views_) PyBuffer_Release(&view);
+  views_.clear();
+}
+
+Message EncodedObject::detach() && {
+  for (Buffer& buffer : message_.buffers) {
+    if (buffer.owner) continue;
+    Buffer copy = Buffer::allocate(buffer.size);
+    std::memcpy(copy.data, buffer.data, buffer.size);
+    buffer = std::move(copy);
+  }
+  release();
+  return std::move(message_);
 }
 
 Buffer EncodedObject::borrow(const Py_buffer& view) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/crash.hpp"
+#include "calls.hpp"
 #include "worker/work_function.hpp"
 
 namespace miniray::python {
@@ -31,6 +32,7 @@ WorkFunction as_work_function(nb::callable callable) {
     // then ours, which prints the C++ stack, and on top of it Python's, which prints its own and passes the signal on.
     callables->disable_faulthandler();
     write_crash_stacks_to(crash_descriptor());
+    answer_calls(handle);
     // miniray/_work.py calls the function and says how it ended: None, an exit code, or what it raised.
     const nb::object ending =
         callables->run(callables->work, nb::cast(handle, nb::rv_policy::reference), crash_descriptor());

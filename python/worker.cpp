@@ -69,6 +69,23 @@ Channel& channel_of_object(nb::handle object) {
   throw nb::type_error("wait_any takes workers, handles and channels");
 }
 
+// Replies are not what wait_any looks for.
+void wait_for_replies(const std::vector<Worker*>& workers, std::optional<double> timeout) {
+  struct Looking {
+    explicit Looking(const std::vector<Worker*>& all) : workers(all) {
+      for (Worker* worker : workers) worker->channel().look_for(Lane::calls);
+    }
+    Looking(const Looking&) = delete;
+    Looking& operator=(const Looking&) = delete;
+    ~Looking() {
+      for (Worker* worker : workers) worker->channel().look_for(Lane::messages);
+    }
+    const std::vector<Worker*>& workers;
+  } const looking(workers);
+  const nb::gil_scoped_release released;
+  (void)wait_any(std::span<Worker* const>(workers), timeout);
+}
+
 nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
   // A copy, which nobody can change while this waits without the GIL.
   const nb::object sequence = nb::steal(PySequence_Tuple(workers.ptr()));
@@ -156,6 +173,8 @@ void bind_worker(nb::module_& module) {
       .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
+  bind_calls(module, worker);
+  module.def("_wait_for_replies", wait_for_replies, "workers"_a, "timeout"_a.none());
   module.def(
       "wait_any", wait_any_objects, "workers"_a, "timeout"_a = nb::none(),
       nb::sig("def wait_any(workers: collections.abc.Sequence[typing.Any], timeout: float | None = None) -> "

@@ -35,6 +35,7 @@ from miniray.worker import RemoteWorker, Worker, create_remote_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from miniray.calls import CallFuture, RemoteObject, RemoteTraceback, as_completed, serve_calls
     from miniray.cluster import Cluster, NodeConfig
     from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
     from miniray.nccl import NCCLConfig, create_nccl_configs, print_nccl_config, restore_nccl_env, setup_nccl_env
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
+    "calls": ("CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"),
     "cluster": ("Cluster", "NodeConfig"),
     "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
     "nccl": ("NCCLConfig", "create_nccl_configs", "print_nccl_config", "restore_nccl_env", "setup_nccl_env"),
@@ -63,6 +65,7 @@ def __getattr__(name: str) -> object:
 
 __all__ = [
     "Array",
+    "CallFuture",
     "Channel",
     "Cluster",
     "ClusterError",
@@ -79,6 +82,8 @@ __all__ = [
     "NumaNode",
     "ProtocolError",
     "Refused",
+    "RemoteObject",
+    "RemoteTraceback",
     "RemoteWorker",
     "TrainingGroup",
     "UnknownHost",
@@ -88,6 +93,7 @@ __all__ = [
     "WorkerError",
     "WorkerServer",
     "__version__",
+    "as_completed",
     "create_nccl_configs",
     "create_remote_workers",
     "discover_machine",
@@ -95,6 +101,7 @@ __all__ = [
     "limits",
     "print_nccl_config",
     "restore_nccl_env",
+    "serve_calls",
     "set_gpu_affinity",
     "setup_nccl_env",
     "wait_any",

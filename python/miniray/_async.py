@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -38,6 +38,16 @@ async def send(conversation: Any, message: Any) -> None:
                 done = conversation._flush_some()
         finally:
             os.close(descriptor)
+
+
+async def wait_for_reply(worker: Any, done: Callable[[], bool]) -> None:
+    """Until something came that may have made it so."""
+    descriptor = os.dup(worker.fileno())
+    try:
+        if not done():
+            await _ready_or_gone(worker, descriptor, write=worker._has_unsent())
+    finally:
+        os.close(descriptor)
 
 
 async def wait(worker: Any, timeout: float | None) -> int:

@@ -15,12 +15,16 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
 
     from typing_extensions import Self
 
+    from miniray.calls import CallFuture, RemoteObject
+
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 class Worker(_core.Worker):
-    """Run ``work_fn(handle)`` in a process of its own, and talk to it with ``send`` and ``recv``.
+    """Run ``work_fn(handle)`` in a process of its own, and talk to it with ``send`` and ``recv``, or have it called
+    with ``call_remote``: calls are answered while the function waits in ``handle.recv()``. Without a function, the
+    worker does nothing else.
 
     ``start="fork"`` (the default) works with any function, closures included. ``start="spawn"`` starts a fresh
     interpreter that imports the function, for programs that already use CUDA or threads; the script's own code must
@@ -37,7 +41,7 @@ class Worker(_core.Worker):
 
     def __init__(
         self,
-        work_fn: Callable[[_core.Handle], Any],
+        work_fn: Callable[[_core.Handle], Any] | None = None,
         codec: str = "msgpack",
         start: str = "fork",
         *,
@@ -46,6 +50,8 @@ class Worker(_core.Worker):
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
     ) -> None:
+        if work_fn is None:
+            work_fn = _calls().serve_calls
         if not callable(work_fn):
             raise TypeError(f"Worker takes a function that takes a handle, not {type(work_fn).__name__}")
         if name is None:
@@ -67,6 +73,23 @@ class Worker(_core.Worker):
             raise ValueError(f'start is "fork" or "spawn", not {start!r}')
         self._started = True
         _live.add(self)
+
+    def register(self, name: str | Callable[..., Any], function: Callable[..., Any] | None = None) -> None:
+        """Make a function known there, by this name or its own: by name if it can be imported there, by value (with
+        cloudpickle) if not."""
+        _calls().register(self, name, function)
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> CallFuture:
+        """``call_remote`` without waiting: many calls may be under way at once, and are done in their order."""
+        return _calls().call_async(self, name, args, kwargs)  # type: ignore[no-any-return]
+
+    def create(self, name: str, kind: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> RemoteObject:
+        """Make an object that lives there, ``kind(*args, **kwargs)``; ``call_remote("name.method")`` calls a method."""
+        return _calls().create(self, name, kind, args, kwargs)  # type: ignore[no-any-return]
+
+    def forget(self, name: str) -> None:
+        """Let go of a function or an object there."""
+        _calls().forget(self, name)
 
     @classmethod
     def _take_over(cls, ready: _core._ReadyWorker) -> Self:
@@ -151,6 +174,12 @@ def _name_of(work_fn: str | Callable[[_core.Handle], Any] | None) -> str:
     from miniray import _functions
 
     return _functions.name_of(work_fn)
+
+
+def _calls() -> Any:
+    from miniray import calls
+
+    return calls
 
 
 def _stop_import() -> None:

@@ -1,0 +1,232 @@
+#include "calls.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "base/clock.hpp"
+#include "miniray/error.hpp"
+#include "miniray/handle.hpp"
+#include "miniray/worker.hpp"
+#include "object_builder.hpp"
+
+namespace miniray::python {
+
+std::unique_ptr<EncodedObject> encode_parts(nb::list parts, std::size_t begin, std::size_t end, Message::Kind kind) {
+  std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(parts);
+  if (!encoded) {
+    nb::object packed = attribute("miniray._calls", "pickled");
+    if (end == begin + 1) {
+      parts[begin] = packed(parts[begin]);
+      if (PyUnicode_CompareWithASCIIString(nb::object(parts[1]).ptr(), "value") == 0) parts[1] = nb::str("pickle");
+    } else {
+      parts[begin] = packed(nb::make_tuple(parts[begin], parts[begin + 1]));
+      parts[begin + 1] = nb::dict();
+    }
+    encoded = std::make_unique<EncodedObject>(parts, Codec::msgpack);
+  }
+  encoded->set_kind(kind);
+  return encoded;
+}
+
+namespace {
+
+// A worker's functions and objects, by name; and how it answers. What is rare is in miniray/_calls.py.
+class CallServer {
+ public:
+  void answer(Handle& handle, const Message& message) {
+    const nb::gil_scoped_acquire gil;
+    const nb::object asked = decode_object(message);
+    if (!nb::isinstance<nb::list>(asked) || nb::len(asked) < 3)
+      throw ProtocolError("the coordinator sent a call that is not one");
+    const nb::list call = nb::borrow<nb::list>(asked);
+    if (!PyLong_CheckExact(nb::object(call[0]).ptr()))
+      throw ProtocolError("the coordinator sent a call without a number");
+    const nb::object number = call[0];
+    if (handle.channel().was_dropped(nb::cast<std::int64_t>(number)))
+      return send(handle, list_of(number, "dropped"), 1, 2);
+    const std::int64_t begun = now_ns();
+    nb::object value;
+    try {
+      value = run(call);
+    } catch (nb::python_error& raised) {
+      return send_error(handle, number, raised, begun);
+    }
+    if (PyLong_AsLongLong(number.ptr()) == 0) return;
+    if (nb::isinstance<nb::tuple>(value) && is_map(call)) {
+      nb::list reply = list_of(number, "values", value[0], value[1], nb::int_(now_ns() - begun));
+      return send_or_say_why(handle, reply, number, begun);
+    }
+    send_or_say_why(handle, list_of(number, "value", value, nb::int_(now_ns() - begun)), number, begun);
+  }
+
+ private:
+  template <class... Parts>
+  static nb::list list_of(Parts&&... parts) {
+    nb::list made;
+    (made.append(parts), ...);
+    return made;
+  }
+
+  static bool is_map(const nb::list& call) {
+    const nb::object operation = call[1];
+    return PyUnicode_Check(operation.ptr()) && PyUnicode_CompareWithASCIIString(operation.ptr(), "map") == 0;
+  }
+
+  nb::object run(const nb::list& call) {
+    const nb::object operation = call[1];
+    const bool plain = PyUnicode_Check(operation.ptr()) && nb::len(call) == 5 &&
+                       PyUnicode_CompareWithASCIIString(operation.ptr(), "call") == 0;
+    if (plain) {
+      const nb::object name = call[2], arguments = call[3], keywords = call[4];
+      PyObject* function = PyDict_GetItemWithError(functions_.ptr(), name.ptr());
+      if (function != nullptr && PyList_CheckExact(arguments.ptr())) {
+        const nb::object held = nb::borrow(function), tuple = nb::steal(PyList_AsTuple(arguments.ptr()));
+        PyObject* const named = PyDict_CheckExact(keywords.ptr()) ? keywords.ptr() : nullptr;
+        nb::object result = nb::steal(PyObject_Call(held.ptr(), tuple.ptr(), named));
+        if (!result.is_valid()) throw nb::python_error();
+        return result;
+      }
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    }
+    return serve_(functions_, call);
+  }
+
+  void send_or_say_why(Handle& handle, nb::list reply, const nb::object& number, std::int64_t begun) {
+    try {
+      send(handle, std::move(reply), 2, 3);
+    } catch (nb::python_error& unsendable) {
+      send_error(handle, number, unsendable, begun, true);
+    }
+  }
+
+  static void send(Handle& handle, nb::list reply, std::size_t begin, std::size_t end) {
+    const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(reply), begin, end, Message::Kind::reply);
+    const nb::gil_scoped_release released;
+    handle.channel().send(encoded->message());
+  }
+
+  void send_error(Handle& handle, const nb::object& number, nb::python_error& raised, std::int64_t begun,
+                  bool of_the_result = false) {
+    const nb::object described = describe_error_(raised.value(), of_the_result);
+    if (PyLong_AsLongLong(number.ptr()) == 0) return;
+    const nb::object kind = described[0], what = described[1];
+    send(handle, list_of(number, kind, what, nb::int_(now_ns() - begun)), 2, 3);
+  }
+
+  nb::dict functions_;
+  nb::object serve_ = attribute("miniray._calls", "serve");
+  nb::object describe_error_ = attribute("miniray._calls", "describe_error");
+};
+
+// The calls of one worker that are under way. Kept with the Python object.
+struct CallTable {
+  std::int64_t last_number = 0;
+  nb::dict waiting;
+};
+
+CallTable& table_of(nb::handle worker) {
+  static const nb::object* name = new nb::object(nb::steal(PyUnicode_InternFromString("_calls")));
+  nb::object table = nb::steal(PyObject_GetAttr(worker.ptr(), name->ptr()));
+  if (!table.is_valid()) {
+    PyErr_Clear();
+    table = nb::cast(new CallTable, nb::rv_policy::take_ownership);
+    nb::setattr(worker, *name, table);
+  }
+  return nb::cast<CallTable&>(table);
+}
+
+std::int64_t send_call(nb::handle self, nb::list parts, std::size_t begin, std::size_t end) {
+  CallTable& table = table_of(self);
+  const std::int64_t number = ++table.last_number;
+  parts[0] = nb::int_(number);
+  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), begin, end, Message::Kind::call);
+  Worker& worker = nb::cast<Worker&>(self);
+  const nb::gil_scoped_release released;
+  worker.send(encoded->message());
+  return number;
+}
+
+std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, nb::handle keywords) {
+  nb::list parts;
+  parts.append(nb::none());
+  parts.append("call");
+  parts.append(name);
+  parts.append(nb::steal(PySequence_List(arguments.ptr())));
+  parts.append(keywords);
+  return send_call(self, std::move(parts), 3, 5);
+}
+
+nb::list checked_reply(const Message& message) {
+  const nb::object reply = decode_object(message);
+  if (!nb::isinstance<nb::list>(reply) || nb::len(reply) < 2)
+    throw ProtocolError("the worker sent a reply that is none");
+  return nb::borrow<nb::list>(reply);
+}
+
+nb::list next_reply(Worker& worker, std::optional<double> timeout) {
+  std::optional<Message> message;
+  {
+    const nb::gil_scoped_release released;
+    message = worker.receive({{}, timeout, Lane::calls});
+  }
+  return checked_reply(*message);
+}
+
+nb::object try_reply(Worker& worker) {
+  std::optional<Message> message = worker.try_receive({}, Lane::calls);
+  if (!message) return nb::none();
+  return checked_reply(*message);
+}
+
+nb::object value_in(nb::handle self, const nb::list& reply) {
+  const nb::object kind = reply[1];
+  if (PyUnicode_Check(kind.ptr()) && nb::len(reply) == 4 && PyUnicode_CompareWithASCIIString(kind.ptr(), "value") == 0)
+    return reply[2];
+  return attribute("miniray._calls", "value_of")(self, reply);
+}
+
+nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords) {
+  if (arguments.size() < 1) throw nb::type_error("call_remote takes the name of a function, and its arguments");
+  const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
+  const std::int64_t number = begin_call(self, arguments[0], rest, keywords);
+  Worker& worker = nb::cast<Worker&>(self);
+  while (true) {
+    const nb::list reply = next_reply(worker, {});
+    const nb::object answered = reply[0];
+    if (PyLong_CheckExact(answered.ptr()) && PyLong_AsLongLong(answered.ptr()) == number) return value_in(self, reply);
+    attribute("miniray._calls", "settle")(self, reply);
+  }
+}
+
+}  // namespace
+
+void answer_calls(Handle& handle) {
+  const std::shared_ptr<CallServer> server(new CallServer, [](CallServer* held) {
+    const nb::gil_scoped_acquire gil;
+    delete held;
+  });
+  handle.set_call_server([server](Handle& asked, const Message& call) { server->answer(asked, call); });
+}
+
+void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
+  using namespace nb::literals;
+  nb::class_<CallTable>(module, "_CallTable").def_ro("waiting", &CallTable::waiting);
+  worker
+      .def("call_remote", call_remote,
+           nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
+           "call_remote(name, *args, **kwargs): call the function that is registered there under this name, wait, and "
+           "return its result. What it raises is raised here, with the remote traceback as its cause.")
+      .def("_begin_call", begin_call, "name"_a, "arguments"_a, "keywords"_a)
+      .def("_send_call", send_call, "parts"_a, "begin"_a, "end"_a)
+      .def("_next_reply", next_reply, "timeout"_a.none())
+      .def("_try_reply", try_reply, nb::sig("def _try_reply(self) -> list[typing.Any] | None"))
+      .def("_send_drop",
+           [](Worker& self, std::int64_t number) {
+             Message drop = encode(Value(number));
+             drop.kind = Message::Kind::drop;
+             (void)self.send_some(drop);
+           })
+      .def("_call_table", [](nb::handle self) -> CallTable& { return table_of(self); }, nb::rv_policy::reference);
+}
+
+}  // namespace miniray::python
