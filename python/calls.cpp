@@ -42,9 +42,9 @@ class CallServer {
     if (!PyLong_CheckExact(nb::object(call[0]).ptr()))
       throw ProtocolError("the coordinator sent a call without a number");
     const nb::object number = call[0];
-    if (handle.channel().was_dropped(nb::cast<std::int64_t>(number)))
-      return send(handle, list_of(number, "dropped"), 1, 2);
     const std::int64_t begun = now_ns();
+    if (lease_is_over(call, begun) || handle.channel().was_dropped(nb::cast<std::int64_t>(number)))
+      return send(handle, list_of(number, "dropped"), 1, 2);
     nb::object value;
     try {
       value = run(call);
@@ -53,10 +53,10 @@ class CallServer {
     }
     if (PyLong_AsLongLong(number.ptr()) == 0) return;
     if (nb::isinstance<nb::tuple>(value) && is_map(call)) {
-      nb::list reply = list_of(number, "values", value[0], value[1], nb::int_(now_ns() - begun));
+      nb::list reply = list_of(number, "values", nb::int_(now_ns() - begun), value[0], value[1]);
       return send_or_say_why(handle, reply, number, begun);
     }
-    send_or_say_why(handle, list_of(number, "value", value, nb::int_(now_ns() - begun)), number, begun);
+    send_or_say_why(handle, list_of(number, "value", nb::int_(now_ns() - begun), value), number, begun);
   }
 
  private:
@@ -67,6 +67,14 @@ class CallServer {
     return made;
   }
 
+  // A pool's call that was to wait behind another, but not for so long: the pool has taken it back, or will.
+  static bool lease_is_over(const nb::list& call, std::int64_t now) {
+    const std::size_t size = nb::len(call);
+    if (size != (is_map(call) ? 6 : 7)) return false;
+    const std::int64_t lease = nb::cast<std::int64_t>(call[size - 1]);
+    return lease != 0 && now > lease;
+  }
+
   static bool is_map(const nb::list& call) {
     const nb::object operation = call[1];
     return PyUnicode_Check(operation.ptr()) && PyUnicode_CompareWithASCIIString(operation.ptr(), "map") == 0;
@@ -74,7 +82,8 @@ class CallServer {
 
   nb::object run(const nb::list& call) {
     const nb::object operation = call[1];
-    const bool plain = PyUnicode_Check(operation.ptr()) && nb::len(call) == 5 &&
+    const std::size_t size = nb::len(call);
+    const bool plain = PyUnicode_Check(operation.ptr()) && (size == 5 || (size == 7 && call[5].is_none())) &&
                        PyUnicode_CompareWithASCIIString(operation.ptr(), "call") == 0;
     if (plain) {
       const nb::object name = call[2], arguments = call[3], keywords = call[4];
@@ -93,7 +102,7 @@ class CallServer {
 
   void send_or_say_why(Handle& handle, nb::list reply, const nb::object& number, std::int64_t begun) {
     try {
-      send(handle, std::move(reply), 2, 3);
+      send(handle, std::move(reply), 3, 4);
     } catch (nb::python_error& unsendable) {
       send_error(handle, number, unsendable, begun, true);
     }
@@ -110,7 +119,7 @@ class CallServer {
     const nb::object described = describe_error_(raised.value(), of_the_result);
     if (PyLong_AsLongLong(number.ptr()) == 0) return;
     const nb::object kind = described[0], what = described[1];
-    send(handle, list_of(number, kind, what, nb::int_(now_ns() - begun)), 2, 3);
+    send(handle, list_of(number, kind, nb::int_(now_ns() - begun), what), 3, 4);
   }
 
   nb::dict functions_;
@@ -178,10 +187,35 @@ nb::object try_reply(Worker& worker) {
   return checked_reply(*message);
 }
 
+// What a call will return: the part of miniray.CallFuture that every call goes through.
+struct Future {
+  enum class State : std::uint8_t { waiting, done, cancelled };
+  nb::object worker, name;
+  std::int64_t number = 0;
+  State state = State::waiting;
+  nb::object reply = {}, error = {};  // one of them, when it is done
+  nb::object callbacks = {};          // a list, if there are any
+};
+
+void finish(nb::handle self, Future& future, Future::State state) {
+  future.state = state;
+  if (future.callbacks.is_valid()) attribute("miniray.calls", "_run_callbacks")(self, std::move(future.callbacks));
+}
+
+void settle(CallTable& table, const nb::list& reply) {
+  const nb::object number = reply[0];
+  const nb::object found = nb::borrow(PyDict_GetItemWithError(table.waiting.ptr(), number.ptr()));
+  if (!found.is_valid()) return PyErr_Clear();  // it was cancelled
+  PyDict_DelItem(table.waiting.ptr(), number.ptr());
+  Future& future = nb::cast<Future&>(found);
+  future.reply = reply;
+  finish(found, future, Future::State::done);
+}
+
 nb::object value_in(nb::handle self, const nb::list& reply) {
   const nb::object kind = reply[1];
   if (PyUnicode_Check(kind.ptr()) && nb::len(reply) == 4 && PyUnicode_CompareWithASCIIString(kind.ptr(), "value") == 0)
-    return reply[2];
+    return reply[3];
   return attribute("miniray._calls", "value_of")(self, reply);
 }
 
@@ -194,8 +228,66 @@ nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords)
     const nb::list reply = next_reply(worker, {});
     const nb::object answered = reply[0];
     if (PyLong_CheckExact(answered.ptr()) && PyLong_AsLongLong(answered.ptr()) == number) return value_in(self, reply);
-    attribute("miniray._calls", "settle")(self, reply);
+    settle(table_of(self), reply);
   }
+}
+
+nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) {
+  if (arguments.size() < 1) throw nb::type_error("call_async takes the name of a function, and its arguments");
+  const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
+  const std::int64_t number = begin_call(self, arguments[0], rest, keywords);
+  static const nb::object* type = new nb::object(attribute("miniray.calls", "CallFuture"));
+  nb::object made = nb::inst_alloc(*type);
+  new (nb::inst_ptr<Future>(made)) Future{nb::borrow(self), arguments[0], number};
+  nb::inst_mark_ready(made);
+  table_of(self).waiting[nb::int_(number)] = made;
+  return made;
+}
+
+// Until this future is done, or the time is over: TimeoutError.
+void wait_for(Future& future, std::optional<double> timeout) {
+  if (future.state != Future::State::waiting) return;
+  Worker& worker = nb::cast<Worker&>(future.worker);
+  CallTable& table = table_of(future.worker);
+  const Deadline deadline = Deadline::in_seconds(timeout);
+  while (future.state == Future::State::waiting) settle(table, next_reply(worker, deadline.seconds_left()));
+}
+
+void settle_what_is_there(Future& future) {
+  Worker& worker = nb::cast<Worker&>(future.worker);
+  while (std::optional<Message> message = worker.try_receive({}, Lane::calls))
+    settle(table_of(future.worker), checked_reply(*message));
+}
+
+void bind_future(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Future>(module, "_CallFuture", nb::is_weak_referenceable())
+      .def_ro("_worker", &Future::worker)
+      .def_ro("_name", &Future::name)
+      .def_ro("_number", &Future::number)
+      .def_prop_ro("_waiting", [](const Future& self) { return self.state == Future::State::waiting; })
+      .def_prop_ro("_reply", [](const Future& self) { return self.reply.is_valid() ? self.reply : nb::none(); })
+      .def_prop_rw(
+          "_error", [](const Future& self) { return self.error.is_valid() ? self.error : nb::none(); },
+          [](Future& self, nb::object error) { self.error = std::move(error); })
+      .def(
+          "cancelled", [](const Future& self) { return self.state == Future::State::cancelled; },
+          "Whether it was cancelled.")
+      .def("_wait", wait_for, "timeout"_a.none())
+      .def("_settle_what_is_there", settle_what_is_there)
+      .def("_value",
+           [](Future& self) -> nb::object {
+             if (!self.reply.is_valid()) return nb::none();
+             return value_in(self.worker, nb::borrow<nb::list>(self.reply));
+           })
+      .def("_finish",
+           [](nb::handle self, bool cancelled) {
+             finish(self, nb::cast<Future&>(self), cancelled ? Future::State::cancelled : Future::State::done);
+           })
+      .def("_add_callback", [](Future& self, nb::object callback) {
+        if (!self.callbacks.is_valid()) self.callbacks = nb::list();
+        self.callbacks.attr("append")(callback);
+      });
 }
 
 }  // namespace
@@ -211,7 +303,13 @@ void answer_calls(Handle& handle) {
 void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
   using namespace nb::literals;
   nb::class_<CallTable>(module, "_CallTable").def_ro("waiting", &CallTable::waiting);
+  bind_future(module);
   worker
+      .def("call_async", call_async,
+           nb::sig("def call_async(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
+           "call_async(name, *args, **kwargs): call_remote without waiting. Many calls may be under way at once; they "
+           "are done in their order.")
+      .def("_settle", [](nb::handle self, const nb::list& reply) { settle(table_of(self), reply); })
       .def("call_remote", call_remote,
            nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
            "call_remote(name, *args, **kwargs): call the function that is registered there under this name, wait, and "

@@ -84,6 +84,18 @@ inline constexpr std::size_t checked_ports_max = 64;
 // A process that was asked what it is doing has this long to say.
 inline constexpr int stack_wait_ms = 1000;
 
+// Pools. A worker has so much work ahead of it, in tasks that are shorter than this; one that has waited behind another
+// for as long as its lease is taken back.
+inline constexpr int task_ahead_below_ms = 5;
+inline constexpr int work_ahead_ms = 3;
+inline constexpr int tasks_ahead_max = 64;
+inline constexpr int task_lease_ms = 200;
+// map() aims at chunks of this length, once it knows how long an item takes; and at no more items than this.
+inline constexpr int chunk_ms = 4;
+inline constexpr std::size_t chunk_items_max = 4096;
+// Results that nobody has taken, of one map() or imap_unordered().
+inline constexpr std::uint64_t results_bytes_max = 1 * gib;
+
 // What a death certificate remembers: messages each way, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;

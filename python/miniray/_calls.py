@@ -218,7 +218,12 @@ class _Missing:
 
 
 def _call(
-    functions: Functions, name: Any, arguments: Any, keywords: dict[str, Any] | None, memory_bytes: int | None = None
+    functions: Functions,
+    name: Any,
+    arguments: Any,
+    keywords: dict[str, Any] | None,
+    memory_bytes: int | None = None,
+    _lease: int = 0,
 ) -> Any:
     function = _function(functions, name)
     if memory_bytes is None:
@@ -235,7 +240,7 @@ def _with(arguments: Any, keywords: dict[str, Any] | None, function: Callable[..
     return function(*arguments, **(keywords or {}))
 
 
-def _map(functions: Functions, name: Any, items: Any, star: bool) -> tuple[list[Any], list[Any]]:
+def _map(functions: Functions, name: Any, items: Any, star: bool, _lease: int = 0) -> tuple[list[Any], list[Any]]:
     """The results, and for those that raised, their positions and what it was."""
     function = _function(functions, name)
     if isinstance(items, dict):
@@ -310,14 +315,14 @@ def value_of(worker: Any, reply: list[Any]) -> Any:
     """What a call returned; raises what it raised."""
     kind = reply[1]
     if kind == "value":
-        return reply[2]
+        return reply[3]
     if kind == "pickle":
-        return unpickled(reply[2])
+        return unpickled(reply[3])
     raise error_in(worker.name, reply)
 
 
 def error_in(worker: str, reply: list[Any]) -> BaseException:
-    kind, described = reply[1], reply[2] if len(reply) > 2 else {}
+    kind, described = reply[1], reply[3] if len(reply) > 3 else {}
     if kind not in ("error", "unknown"):
         return WorkerError(f"{worker} answered a call with what cannot be read: {str(reply)[:200]}")
     return error_of(worker, described)
@@ -338,10 +343,3 @@ def error_of(worker: str, described: dict[str, Any]) -> BaseException:
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text
     return failed
-
-
-def settle(worker: Any, reply: list[Any]) -> None:
-    """A reply that another than its future received."""
-    future = worker._call_table().waiting.pop(reply[0], None)
-    if future is not None:
-        future._settle(reply)

@@ -30,62 +30,54 @@ def serve_calls(handle: _core.Handle) -> None:
         raise TypeError(f"this worker answers calls alone, and was sent a message: {str(message)[:100]}")
 
 
-class CallFuture:
+class CallFuture(_core._CallFuture):
     """What a call will return. Like ``concurrent.futures.Future``; and it can be awaited."""
-
-    def __init__(self, worker: Any, number: int, name: str) -> None:
-        self._worker = worker
-        self._number = number
-        self._name = name
-        self._state = "waiting"  # then "done" or "cancelled"
-        self._reply: list[Any] | None = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[CallFuture], Any]] = []
-        worker._call_table().waiting[number] = self
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for what the call returns; raises what it raised. TimeoutError after ``timeout`` seconds."""
-        self._wait(timeout)
-        if self._error is not None:
-            raise self._error
-        assert self._reply is not None
-        return _calls.value_of(self._worker, self._reply)
+        if self._waiting or self._error is not None or self.cancelled():
+            self._wait_or_explain(timeout)
+        return self._value()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return what the call raised; None if it returned."""
-        self._wait(timeout)
-        if self._error is None and self._reply is not None and self._reply[1] in ("error", "unknown"):
+        try:
+            self._wait_or_explain(timeout)
+        except (ConnectionError, EOFError):
+            return self._error
+        if self._reply is not None and self._reply[1] in ("error", "unknown"):
             self._error = _calls.error_in(self._worker.name, self._reply)
         return self._error
 
     def done(self) -> bool:
         """Whether the result is there, or the call was cancelled. Does not wait."""
-        if self._state == "waiting":
-            _take_what_is_there(self._worker)
-        return self._state != "waiting"
-
-    def cancelled(self) -> bool:
-        return self._state == "cancelled"
+        if self._waiting:
+            try:
+                self._settle_what_is_there()
+            except (ConnectionError, EOFError) as error:
+                _fail_all(self._worker, error)
+        return not self._waiting
 
     def running(self) -> bool:
+        """Whether it is not done: it may have begun there."""
         return not self.done()
 
     def cancel(self) -> bool:
         """Take the call back: if it has not begun there, it never will; if it has, its result is thrown away.
         False if it is done already."""
         if self.done():
-            return False
+            return self.cancelled()
         self._worker._call_table().waiting.pop(self._number, None)
         self._worker._send_drop(self._number)
-        self._finish("cancelled")
+        self._finish(True)
         return True
 
     def add_done_callback(self, callback: Callable[[CallFuture], Any]) -> None:
         """Call it with this future when it is done; at once if it is. In the thread that notices."""
-        if self._state != "waiting":
-            self._run(callback)
+        if self._waiting:
+            self._add_callback(callback)
         else:
-            self._callbacks.append(callback)
+            _run_callbacks(self, [callback])
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._await().__await__()
@@ -96,48 +88,30 @@ class CallFuture:
         return self.result()
 
     def __repr__(self) -> str:
-        return f"<miniray.CallFuture of {self._name} in {self._worker.name}: {self._state}>"
+        state = "waiting" if self._waiting else "cancelled" if self.cancelled() else "done"
+        return f"<miniray.CallFuture of {self._name} in {self._worker.name}: {state}>"
 
-    def _wait(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._state == "waiting":
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                reply = self._worker._next_reply(left)
-            except TimeoutError:
-                raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
-            except (ConnectionError, EOFError) as error:
-                _fail_all(self._worker, error)
-                break
-            _calls.settle(self._worker, reply)
-        if self._state == "cancelled":
-            raise CancelledError(f"the call of {self._name} was cancelled")
-
-    def _settle(self, reply: list[Any]) -> None:
-        self._reply = reply
-        self._finish("done")
-
-    def _finish(self, state: str) -> None:
-        self._state = state
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._run(callback)
-
-    def _run(self, callback: Callable[[CallFuture], Any]) -> None:
+    def _wait_or_explain(self, timeout: float | None) -> None:
         try:
-            callback(self)
+            self._wait(timeout)
+        except TimeoutError:
+            raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
+        except (ConnectionError, EOFError) as error:
+            _fail_all(self._worker, error)
+        if self.cancelled():
+            raise CancelledError(f"the call of {self._name} was cancelled")
+        if self._error is not None:
+            raise self._error
+
+
+def _run_callbacks(future: CallFuture, callbacks: list[Callable[[CallFuture], Any]]) -> None:
+    for callback in callbacks:
+        try:
+            callback(future)
         except Exception:
             import logging
 
-            logging.getLogger("miniray").exception("a callback of %r raised", self)
-
-
-def _take_what_is_there(worker: Any) -> None:
-    try:
-        while (reply := worker._try_reply()) is not None:
-            _calls.settle(worker, reply)
-    except (ConnectionError, EOFError) as error:
-        _fail_all(worker, error)
+            logging.getLogger("miniray").exception("a callback of %r raised", future)
 
 
 def _fail_all(worker: Any, error: BaseException) -> None:
@@ -147,7 +121,7 @@ def _fail_all(worker: Any, error: BaseException) -> None:
     waiting.clear()
     for future in futures:
         future._error = error
-        future._finish("done")
+        future._finish(False)
 
 
 def as_completed(futures: Iterable[CallFuture], timeout: float | None = None) -> Iterator[CallFuture]:
@@ -155,15 +129,16 @@ def as_completed(futures: Iterable[CallFuture], timeout: float | None = None) ->
     left = list(dict.fromkeys(futures))
     deadline = None if timeout is None else time.monotonic() + timeout
     while left:
-        done = [future for future in left if future.done()]
+        done = [future for future in left if not future._waiting]
+        left = [future for future in left if future._waiting]
         yield from done
-        left = [future for future in left if future not in set(done)]
-        if done or not left:
+        workers = list({id(future._worker): future for future in left}.values())
+        if not left or any(future.done() for future in workers):
             continue
         remaining = None if deadline is None else deadline - time.monotonic()
         if remaining is not None and remaining <= 0:
             raise TimeoutError(f"{len(left)} of the calls have not returned after {timeout} s")
-        _core._wait_for_replies(list({id(future._worker): future._worker for future in left}.values()), remaining)
+        _core._wait_for_replies([future._worker for future in workers], remaining)
 
 
 class RemoteObject:
@@ -180,7 +155,7 @@ class RemoteObject:
 
     def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture:
         """A method's call, as a future."""
-        return call_async(self._worker, f"{self._name}.{method}", args, kwargs)
+        return self._worker.call_async(f"{self._name}.{method}", *args, **kwargs)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<miniray.RemoteObject {self._name} in {self._worker.name}>"
@@ -205,13 +180,18 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
     return RemoteObject(worker, name)
 
 
+def forget(worker: Any, name: str) -> None:
+    _ask(worker, ["forget", name], 2, 3)
+
+
 def _describe(worker: Any, begin: list[Any], function: Any, rest: list[Any]) -> None:
     """By name if the function can be imported there, by value if not."""
     described = _calls.by_name(function)
     if described is not None:
-        reply = _ask_plainly(worker, [*begin, described, *rest], 4, 4 + len(rest))
+        reply = _reply_to(worker, [*begin, described, *rest], 4, 4 + len(rest))
         if reply[1] != "unknown":
-            return _calls.value_of(worker, reply)  # type: ignore[no-any-return]
+            _calls.value_of(worker, reply)
+            return
         try:
             value = _calls.by_value(function)
         except TypeError:
@@ -222,22 +202,13 @@ def _describe(worker: Any, begin: list[Any], function: Any, rest: list[Any]) -> 
 
 
 def _ask(worker: Any, parts: list[Any], begin: int, end: int) -> Any:
-    return _calls.value_of(worker, _ask_plainly(worker, parts, begin, end))
+    return _calls.value_of(worker, _reply_to(worker, parts, begin, end))
 
 
-def _ask_plainly(worker: Any, parts: list[Any], begin: int, end: int) -> list[Any]:
+def _reply_to(worker: Any, parts: list[Any], begin: int, end: int) -> list[Any]:
     number = worker._send_call([None, *parts], begin, max(end, begin + 1))
     while True:
         reply: list[Any] = worker._next_reply(None)
         if reply[0] == number:
             return reply
-        _calls.settle(worker, reply)
-
-
-def call_async(worker: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture:
-    return CallFuture(worker, worker._begin_call(name, args, kwargs), name)
-
-
-def forget(worker: Any, name: str) -> None:
-    _ask(worker, ["forget", name], 2, 3)
-
+        worker._settle(reply)

@@ -122,12 +122,13 @@ class Channel::State {
   SlotWriter slots_out_;
   Inbox inbox_;
   std::set<std::int64_t> dropped_;  // calls that the peer has taken back
-  bool ended_ = false;              // nothing more will come from the socket
-  bool peer_gone_ = false;          // which its socket has not told
-  int end_error_ = 0;               // and why, if not in good order
-  bool discards_ = false;           // nobody will ask for what comes
-  std::string prefix_;              // of the frame that is being sent; a member, so that its memory is used again
-  std::string outbox_;              // copied rest of a frame that a call could not finish
+  std::int64_t looked_for_drops_ns_ = 0;
+  bool ended_ = false;      // nothing more will come from the socket
+  bool peer_gone_ = false;  // which its socket has not told
+  int end_error_ = 0;       // and why, if not in good order
+  bool discards_ = false;   // nobody will ask for what comes
+  std::string prefix_;      // of the frame that is being sent; a member, so that its memory is used again
+  std::string outbox_;      // copied rest of a frame that a call could not finish
   std::size_t outbox_written_ = 0;
   std::vector<Fd> outbox_descriptors_;
   Spin spin_;

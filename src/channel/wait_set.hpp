@@ -16,7 +16,7 @@ namespace miniray {
 
 class WaitSet {
  public:
-  WaitSet() = default;
+  explicit WaitSet(std::optional<int> spin_us = {}) : spin_(spin_budget_us(spin_us)) {}
   ~WaitSet();
   WaitSet(const WaitSet&) = delete;
   WaitSet& operator=(const WaitSet&) = delete;
@@ -45,7 +45,7 @@ class WaitSet {
   static std::mutex& mutex();
 
   system::Epoll epoll_;
-  Spin spin_{spin_budget_us({})};
+  Spin spin_;
   std::vector<Channel*> watched_;  // as given, to see that nothing changed
   bool changed_ = false;           // somebody left since
   bool waiting_ = false;

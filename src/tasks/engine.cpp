@@ -1,0 +1,429 @@
+#include "tasks/engine.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/error_text.hpp"
+#include "calls/call_format.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+// What is known of an end that is no death: the work function of a worker that a pool was given has returned or raised.
+DeathCertificate certificate_of(const std::string& worker, const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const WorkerDied& died) {
+    return died.certificate();
+  } catch (const std::exception& error) {
+    DeathCertificate certificate;
+    certificate.worker = worker;
+    certificate.lost = error.what();
+    return certificate;
+  }
+}
+
+}  // namespace
+
+TaskEngine::TaskEngine(Options options) : options_(std::move(options)), wait_set_(0) {}
+
+void TaskEngine::event(std::string kind, const Member* member, std::string text, std::int64_t task) {
+  if (!options_.on_event) return;
+  PoolEvent made{std::move(kind), {}, {}, std::move(text), task};
+  if (member != nullptr) {
+    made.node = nodes_[member->node()].name;
+    made.worker = const_cast<Member*>(member)->worker().name();
+  }
+  options_.on_event(std::move(made));
+}
+
+std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names) {
+  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names)});
+  return nodes_.size() - 1;
+}
+
+void TaskEngine::add_worker(std::size_t node, Worker worker, bool shares_clock) {
+  Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
+  ++nodes_[node].members;
+  members_changed_ = true;
+  event("worker_joined", &member, "");
+  prepare(member);
+}
+
+void TaskEngine::prepare(Member& member) {
+  if (!options_.initializer) {
+    member.state = Member::State::ready;
+    return;
+  }
+  member.preparing_call = options_.initializer->number;
+  try {
+    if (options_.initializer->function) (void)member.worker().send_some(options_.initializer->function->definition);
+    (void)member.worker().send_some(options_.initializer->call);
+  } catch (const Error&) {  // its end will be heard of
+    member.state = Member::State::ending;
+  }
+}
+
+void TaskEngine::prepared(Member& member, const Message& reply) {
+  member.preparing_call = 0;
+  const CallReply said = parse_reply(reply);
+  if (said.head.kind == ReplyKind::error || said.head.kind == ReplyKind::unknown) {
+    const std::string what = said.head.failure.type + ": " + said.head.failure.message;
+    event("initializer_failed", &member, what);
+    member.state = Member::State::ending;
+    return break_down("the initializer raised " + what + " in " + member.worker().name() + "\n" +
+                      said.head.failure.traceback);
+  }
+  member.state = Member::State::ready;
+}
+
+void TaskEngine::break_down(const std::string& why) {
+  if (!broken_) event("pool_broken", nullptr, why);
+  broken_ = why;
+  std::vector<Task> ended = queue_.take_all();
+  for (auto& [function, tasks] : parked_) std::ranges::move(tasks, std::back_inserter(ended));
+  parked_.clear();
+  for (Task& task : ended) finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, why, {}});
+}
+
+std::string TaskEngine::obstacle_to(const Demand& demand) const {
+  std::string reasons;
+  for (const Node& node : nodes_) {
+    if (!demand.node.empty() && node.name != demand.node) continue;
+    const std::string missing = node.resources.missing(demand);
+    if (missing.empty()) return "";
+    reasons += "\n  " + node.name + " lacks " + missing;
+  }
+  if (!reasons.empty()) return "no node can ever run a task with " + text_of(demand) + ":" + reasons;
+  std::string known;
+  for (const Node& node : nodes_) known += (known.empty() ? "" : ", ") + node.name;
+  return "there is no node \"" + demand.node + "\" in the pool; it has " + known;
+}
+
+void TaskEngine::submit(Task task) {
+  if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
+  watches_times_ = watches_times_ || task.terms->timeout_s.has_value();
+  queue_.add(std::move(task));
+}
+
+void TaskEngine::cancel(std::int64_t number) {
+  if (std::optional<Task> task = queue_.remove(number))
+    return finish({TaskOutcome::Kind::cancelled, std::move(*task), {}, {}, {}, {}});
+  for (auto& [function, tasks] : parked_) {
+    const auto found = std::ranges::find(tasks, number, &Task::number);
+    if (found == tasks.end()) continue;
+    finish({TaskOutcome::Kind::cancelled, std::move(*found), {}, {}, {}, {}});
+    tasks.erase(found);
+    return;
+  }
+  const auto holder = std::ranges::find_if(members_, [&](const Member& member) { return member.has(number); });
+  if (holder == members_.end() || holder->condemned == number) return;
+  if (holder->running().number != number) {
+    // It waits behind another there. Should it have begun in this very moment, its result is not heard of any more.
+    Message drop = encode(Value(number));
+    drop.kind = Message::Kind::drop;
+    try {
+      (void)holder->worker().send_some(drop);
+    } catch (const Error&) {  // its end will be heard of
+    }
+    finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
+    return;
+  }
+  holder->condemned = number;
+  finish({TaskOutcome::Kind::cancelled, holder->running(), {}, holder->worker().name(), {}, {}});
+  end_member(*holder, "a task that ran there was cancelled");
+}
+
+void TaskEngine::cancel_waiting() {
+  for (Task& task : queue_.take_all()) finish({TaskOutcome::Kind::cancelled, std::move(task), {}, {}, {}, {}});
+}
+
+void TaskEngine::defined(const TaskFunction& function) {
+  const auto parked = parked_.find(function.number);
+  if (parked == parked_.end()) return;
+  for (Task& task : parked->second) queue_.put_back(std::move(task));
+  parked_.erase(parked);
+}
+
+void TaskEngine::end_member(Member& member, const std::string& why) {
+  member.state = Member::State::ending;
+  member.ending_since_ns = now_ns();
+  event("worker_ended", &member, why);
+  try {
+    member.worker().kill(SIGKILL);
+  } catch (const Error&) {  // it has ended already
+  }
+}
+
+void TaskEngine::release(Member& member) {
+  if (!member.holds) return;
+  nodes_[member.node()].resources.give_back(*member.holds, member.held_gpus);
+  member.holds.reset();
+  member.held_gpus.clear();
+}
+
+void TaskEngine::hear(Members::iterator member) {
+  try {
+    while (std::optional<Message> message = member->worker().try_receive({}, Lane::any))
+      if (message->kind == Message::Kind::reply) heard(*member, std::move(*message));
+  } catch (const Error&) {
+    lose(member, std::current_exception());
+  }
+}
+
+void TaskEngine::heard(Member& member, Message reply) {
+  const ReplyHead head = parse_reply_head(reply);
+  if (head.number == member.preparing_call) return prepared(member, reply);
+  if (head.kind == ReplyKind::dropped && member.was_taken_back(head.number)) return;
+  std::optional<Task> task = member.take(head.number);
+  if (member.task_count() == 0) release(member);
+  if (!task || head.number == member.condemned) return;  // its outcome is known already
+  if (head.kind == ReplyKind::dropped) return queue_.put_back(std::move(*task));
+  if (head.kind == ReplyKind::unknown && task->function && !task->function->by_value) {
+    TaskFunction& function = *task->function;
+    parked_[function.number].push_back(std::move(*task));
+    if (!std::exchange(function.asked_for, true)) options_.on_unknown(function);
+    return;
+  }
+  queue_.line_of(task->terms->demand).measured(head.ns);
+  finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
+}
+
+void TaskEngine::lose(Members::iterator member, const std::exception_ptr& why) {
+  const std::string name = member->worker().name();
+  DeathCertificate certificate = certificate_of(name, why);
+  // Where the host is gone, replies may have been lost, and any of its tasks may have begun.
+  const bool all_may_have_begun = !certificate.lost.empty();
+  event("worker_died", &*member, certificate.cause());
+  release(*member);
+  bool first = true;
+  for (Task& task : member->take_all()) {
+    const bool may_have_begun = std::exchange(first, false) || all_may_have_begun;
+    if (task.number != member->condemned) after_death(std::move(task), may_have_begun, name, certificate);
+  }
+  Worker gone = std::move(member->worker());
+  const std::size_t node = member->node();
+  --nodes_[node].members;
+  members_.erase(member);
+  members_changed_ = true;
+  if (options_.on_vacancy) options_.on_vacancy(node, std::move(gone));
+}
+
+void TaskEngine::after_death(Task task, bool may_have_begun, const std::string& worker,
+                             const DeathCertificate& certificate) {
+  if (may_have_begun && ++task.tries > task.terms->retries)
+    return finish({TaskOutcome::Kind::died, std::move(task), {}, worker, {}, certificate});
+  if (may_have_begun && options_.on_event)
+    options_.on_event({"task_retried", {}, worker, certificate.cause(), task.number});
+  if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, worker, *broken_, {}});
+  queue_.put_back(std::move(task));
+}
+
+// Placing.
+
+void TaskEngine::dispatch() {
+  if (queue_.size() == 0) return;
+  for (Node& node : nodes_) node.resources.clear_spoken_for();
+  for (TaskLine* line : queue_.waiting()) {
+    while (!line->empty() && (place(*line) || place_behind(*line))) {
+    }
+    if (line->empty()) continue;
+    Node* best = nullptr;
+    for (Node& node : nodes_) {
+      if (!line->demand.node.empty() && node.name != line->demand.node) continue;
+      if (!node.resources.could_ever_fit(line->demand) || node.members == 0) continue;
+      if (best == nullptr || node.resources.free_share() > best->resources.free_share()) best = &node;
+    }
+    if (best != nullptr) best->resources.speak_for(line->demand);
+  }
+}
+
+Member* TaskEngine::idle_member(const TaskLine& line) {
+  Member* best = nullptr;
+  const auto score = [&](const Member& member) {
+    const double free = nodes_[member.node()].resources.free_share();
+    const double wish = line.demand.strategy == Strategy::spread ? free : -free;
+    // Whoever has seen no GPUs is of more use where GPUs are wanted, and of less where they are not.
+    const bool seen = !member.visible_gpus.empty();
+    return std::pair(wish, seen != (line.demand.gpus > 0));
+  };
+  for (Member& member : members_) {
+    if (!member.idle()) continue;
+    const Node& node = nodes_[member.node()];
+    if (!line.demand.node.empty() && node.name != line.demand.node) continue;
+    if (!node.resources.fits(line.demand)) continue;
+    if (best == nullptr || score(member) > score(*best)) best = &member;
+  }
+  return best;
+}
+
+bool TaskEngine::place(TaskLine& line) {
+  Member* const member = idle_member(line);
+  if (member == nullptr) return false;
+  member->holds = line.demand;
+  member->held_gpus = nodes_[member->node()].resources.take(line.demand);
+  if (!show_gpus(*member)) {
+    release(*member);
+    return true;  // it is being replaced; another may do
+  }
+  Task task = queue_.take_first(line);
+  if (!give(*member, task, 0)) release(*member);
+  return true;
+}
+
+bool TaskEngine::place_behind(TaskLine& line) {
+  const std::size_t ahead = line.tasks_ahead();
+  if (ahead == 0) return false;
+  Member* best = nullptr;
+  for (Member& member : members_) {
+    if (member.state != Member::State::ready || member.task_count() == 0 || member.task_count() > ahead) continue;
+    if (best != nullptr && member.task_count() >= best->task_count()) continue;
+    if (nodes_[member.node()].resources.is_spoken_for() || member.holds != line.demand) continue;
+    best = &member;
+  }
+  if (best == nullptr) return false;
+  Task task = queue_.take_first(line);
+  give(*best, task, limits::task_lease_ms * 1'000'000LL);
+  return true;
+}
+
+bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
+  try {
+    member.give(task, lease_ns);
+    return true;
+  } catch (const Error&) {  // its end will be heard of; the task has not gone out
+    member.state = Member::State::ending;
+    member.ending_since_ns = now_ns();
+    queue_.put_back(std::move(task));
+    return false;
+  }
+}
+
+// A process sees for good the GPUs that it saw first.
+bool TaskEngine::show_gpus(Member& member) {
+  if (member.held_gpus.empty()) return true;
+  const Node& node = nodes_[member.node()];
+  std::string visible;
+  for (const std::size_t gpu : member.held_gpus)
+    visible += (visible.empty() ? "" : ",") + (gpu < node.gpu_names.size() ? node.gpu_names[gpu] : std::to_string(gpu));
+  if (member.visible_gpus == visible) return true;
+  if (!member.visible_gpus.empty()) {
+    end_member(member, "it has had other GPUs than the next task shall have");
+    return false;
+  }
+  Message environment = encode(Value::list({0, "environment", Value{{"CUDA_VISIBLE_DEVICES", visible}}}));
+  environment.kind = Message::Kind::call;
+  member.visible_gpus = visible;
+  try {
+    (void)member.worker().send_some(environment);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+// Time.
+
+void TaskEngine::check_times() {
+  const std::int64_t now = now_ns();
+  for (auto next = members_.begin(); next != members_.end();) {
+    const auto member = next++;
+    for (Task& task : member->take_overdue(now)) queue_.put_back(std::move(task));
+    if (member->state == Member::State::ending) {
+      if (member->ending_since_ns != 0 && now - member->ending_since_ns > limits::close_grace_ms * 1'000'000LL)
+        lose(member, std::make_exception_ptr(EndOfStream("it was told to end, and nothing was heard of it since")));
+      continue;
+    }
+    if (member->task_count() == 0 || !member->running().terms->timeout_s) continue;
+    const Task& task = member->running();
+    const double ran_s = static_cast<double>(now - member->running_since_ns()) / 1e9;
+    if (ran_s < *task.terms->timeout_s || task.number == member->condemned) continue;
+    std::string stack;
+    try {
+      stack = member->worker().stack();
+    } catch (const Error&) {  // it is gone, or does not say
+    }
+    member->condemned = task.number;
+    event("task_timeout", &*member, "it ran for " + std::to_string(ran_s) + " s", task.number);
+    finish({TaskOutcome::Kind::timed_out, task, {}, member->worker().name(), std::move(stack), {}});
+    end_member(*member, "a task ran there for longer than its time-out");
+  }
+}
+
+double TaskEngine::seconds_to_next_check(double at_most) const {
+  constexpr double look_again_s = 0.05;
+  double wait_s = at_most < 0 ? 1e9 : at_most;
+  const std::int64_t now = now_ns();
+  for (const Member& member : members_) {
+    if (member.state == Member::State::ending || member.task_count() > 1) wait_s = std::min(wait_s, look_again_s);
+    if (!watches_times_ || member.task_count() == 0 || !member.running().terms->timeout_s) continue;
+    const double left_s =
+        *member.running().terms->timeout_s - static_cast<double>(now - member.running_since_ns()) / 1e9;
+    wait_s = std::clamp(left_s, 0.0, wait_s);
+  }
+  return wait_s;
+}
+
+void TaskEngine::turn(double timeout_s, Channel& waker) {
+  dispatch();
+  if (!outcomes_.empty()) timeout_s = 0;
+  if (std::exchange(members_changed_, false)) {
+    channels_.assign(1, &waker);
+    by_channel_.clear();
+    for (auto member = members_.begin(); member != members_.end(); ++member) {
+      channels_.push_back(&member->worker().channel());
+      by_channel_.push_back(member);
+    }
+  }
+  wait_set_.watch(channels_);
+  const std::vector<std::size_t> ready = wait_set_.wait(Deadline::in_seconds(seconds_to_next_check(timeout_s)));
+  for (const std::size_t position : ready) {
+    if (position > 0)
+      hear(by_channel_[position - 1]);
+    else
+      while (waker.try_receive()) {
+      }
+  }
+  check_times();
+  dispatch();
+}
+
+std::vector<Worker> TaskEngine::dismiss() {
+  std::vector<Worker> all;
+  for (Member& member : members_) all.push_back(std::move(member.worker()));
+  members_.clear();
+  members_changed_ = true;
+  for (Worker& worker : all) worker.end();
+  return all;
+}
+
+TaskEngine::Census TaskEngine::census() const {
+  Census counted;
+  counted.waiting = queue_.size();
+  for (const auto& [function, tasks] : parked_) counted.waiting += tasks.size();
+  for (const Member& member : members_) {
+    ++counted.workers;
+    counted.idle += member.idle() ? 1 : 0;
+    counted.running += member.task_count() > 0 ? 1 : 0;
+    counted.waiting += member.task_count() > 1 ? member.task_count() - 1 : 0;
+  }
+  return counted;
+}
+
+std::vector<TaskEngine::WorkerStatus> TaskEngine::workers() {
+  std::vector<WorkerStatus> all;
+  for (Member& member : members_) {
+    const char* state = member.state == Member::State::preparing ? "preparing"
+                        : member.state == Member::State::ending  ? "ending"
+                        : member.task_count() > 0                ? "busy"
+                                                                 : "idle";
+    all.push_back(
+        {member.worker().name(), nodes_[member.node()].name, state, member.worker().pid(), member.task_count()});
+  }
+  return all;
+}
+
+}  // namespace miniray

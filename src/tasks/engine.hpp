@@ -1,0 +1,117 @@
+// The inside of a pool: gives tasks to workers, watches both, and says what became of each task. One thread uses it; it
+// moves when turn() is called.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/wait_set.hpp"
+#include "tasks/member.hpp"
+#include "tasks/resources.hpp"
+#include "tasks/task.hpp"
+#include "tasks/task_queue.hpp"
+
+namespace miniray {
+
+/// Something that the pool did, or saw, and that a user may want to know.
+struct PoolEvent {
+  std::string kind, node, worker, text;
+  std::int64_t task = 0;
+};
+
+class TaskEngine {
+ public:
+  struct Options {
+    /// The first call of every worker, which has to succeed before it gets tasks; and the function that it calls.
+    std::optional<Task> initializer = {};
+    std::function<void(PoolEvent)> on_event = {};
+    /// A worker has gone, and its place on this node is free. Its process has ended, or is lost.
+    std::function<void(std::size_t node, Worker worker)> on_vacancy = {};
+    /// A worker does not know a function by its name.
+    std::function<void(TaskFunction& function)> on_unknown = {};
+  };
+  explicit TaskEngine(Options options);
+
+  // What there is to work with.
+  std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {});
+  void add_worker(std::size_t node, Worker worker, bool shares_clock);
+  /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
+  void break_down(const std::string& why);
+  /// Why it can never be run; empty if it can.
+  [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
+
+  // Tasks.
+  void submit(Task task);
+  /// One that waits is dropped; one that runs ends with its worker. Its outcome follows, whatever it is.
+  void cancel(std::int64_t number);
+  void cancel_waiting();
+  /// `function`'s definition was replaced: tasks that waited for it go on.
+  void defined(const TaskFunction& function);
+  [[nodiscard]] std::vector<TaskOutcome> take_outcomes() { return std::exchange(outcomes_, {}); }
+
+  /// Waits until something happens, at most so long (less than 0: for ever), and does all that can be done at once.
+  /// What comes from `waker` ends the wait.
+  void turn(double timeout_s, Channel& waker);
+  /// Tells all workers to end; for who then lets go of them.
+  [[nodiscard]] std::vector<Worker> dismiss();
+
+  struct Census {
+    std::size_t waiting = 0, running = 0, workers = 0, idle = 0;
+  };
+  [[nodiscard]] Census census() const;
+  struct WorkerStatus {
+    std::string name, node, state;
+    std::int64_t pid;
+    std::size_t tasks;
+  };
+  [[nodiscard]] std::vector<WorkerStatus> workers();
+
+ private:
+  struct Node {
+    std::string name;
+    NodeResources resources;
+    std::vector<std::string> gpu_names;
+    std::size_t members = 0;
+  };
+  using Members = std::list<Member>;
+
+  void prepare(Member& member);
+  void hear(Members::iterator member);
+  void heard(Member& member, Message reply);
+  void prepared(Member& member, const Message& reply);
+  void release(Member& member);
+  void lose(Members::iterator member, const std::exception_ptr& why);
+  void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
+  void end_member(Member& member, const std::string& why);
+  void finish(TaskOutcome outcome) { outcomes_.push_back(std::move(outcome)); }
+  void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);
+
+  void dispatch();
+  bool place(TaskLine& line);
+  bool place_behind(TaskLine& line);
+  [[nodiscard]] Member* idle_member(const TaskLine& line);
+  bool give(Member& member, Task& task, std::int64_t lease_ns);
+  bool show_gpus(Member& member);
+  void check_times();
+  [[nodiscard]] double seconds_to_next_check(double at_most) const;
+
+  Options options_;
+  std::vector<Node> nodes_;
+  Members members_;
+  TaskQueue queue_;
+  std::map<std::int64_t, std::vector<Task>> parked_;  // by the function that they wait for
+  std::vector<TaskOutcome> outcomes_;
+  std::optional<std::string> broken_;
+  bool watches_times_ = false;  // some task has a time-out
+  WaitSet wait_set_;
+  std::vector<Channel*> channels_;
+  std::vector<Members::iterator> by_channel_;
+  bool members_changed_ = true;
+};
+
+}  // namespace miniray

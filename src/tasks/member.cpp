@@ -1,0 +1,72 @@
+#include "tasks/member.hpp"
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+
+namespace miniray {
+
+// Many short-lived functions pass through a pool; a worker lets go of those that it heard of first.
+void Member::introduce(const TaskFunction& function) {
+  const auto known = known_.find(function.number);
+  if (known != known_.end() && known->second == function.revision) return;
+  (void)worker_.send_some(function.definition);
+  if (known != known_.end()) {
+    known->second = function.revision;
+    return;
+  }
+  known_[function.number] = function.revision;
+  known_order_.push_back(function.number);
+  if (known_order_.size() <= functions_known_max) return;
+  Message forget = encode(Value::list({0, "forget", known_order_.front()}));
+  forget.kind = Message::Kind::call;
+  (void)worker_.send_some(forget);
+  known_.erase(known_order_.front());
+  known_order_.pop_front();
+}
+
+void Member::give(Task& task, std::int64_t lease_ns) {
+  if (task.function) introduce(*task.function);
+  const std::int64_t now = now_ns();
+  const bool waits = !tasks_.empty();
+  lease_end_ns_ = waits ? now + lease_ns : lease_end_ns_;
+  set_lease(task.call, waits && shares_clock_ ? lease_end_ns_ : 0);
+  (void)worker_.send_some(task.call);
+  if (!waits) running_since_ns_ = now;
+  tasks_.push_back(std::move(task));
+}
+
+bool Member::has(std::int64_t number) const {
+  return std::ranges::any_of(tasks_, [&](const Task& task) { return task.number == number; });
+}
+
+std::optional<Task> Member::take(std::int64_t number) {
+  const auto found = std::ranges::find_if(tasks_, [&](const Task& task) { return task.number == number; });
+  if (found == tasks_.end()) return std::nullopt;
+  Task task = std::move(*found);
+  if (found == tasks_.begin()) running_since_ns_ = now_ns();
+  tasks_.erase(found);
+  return task;
+}
+
+std::vector<Task> Member::take_overdue(std::int64_t now) {
+  // A reply that says that the next began may still be on its way through this machine.
+  constexpr std::int64_t on_its_way_ns = 50'000'000;
+  std::vector<Task> overdue;
+  if (tasks_.size() < 2 || !shares_clock_ || now < lease_end_ns_ + on_its_way_ns) return overdue;
+  std::move(tasks_.begin() + 1, tasks_.end(), std::back_inserter(overdue));
+  for (const Task& task : overdue) taken_back_.insert(task.number);
+  tasks_.resize(1);
+  return overdue;
+}
+
+bool Member::was_taken_back(std::int64_t number) {
+  const auto found = taken_back_.find(number);
+  if (found == taken_back_.end()) return false;
+  taken_back_.erase(found);
+  return true;
+}
+
+std::deque<Task> Member::take_all() { return std::exchange(tasks_, {}); }
+
+}  // namespace miniray

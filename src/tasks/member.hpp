@@ -1,0 +1,71 @@
+// A worker in a pool: the tasks that it has, the functions that it knows, and since when it is at what.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "miniray/worker.hpp"
+#include "tasks/task.hpp"
+
+namespace miniray {
+
+class Member {
+ public:
+  enum class State : std::uint8_t { preparing, ready, ending };
+
+  Member(Worker worker, std::size_t node, bool shares_clock)
+      : node_(node), shares_clock_(shares_clock), worker_(std::move(worker)) {
+    worker_.channel().look_for(Lane::any);
+  }
+
+  [[nodiscard]] Worker& worker() { return worker_; }
+  [[nodiscard]] std::size_t node() const { return node_; }
+  /// Of another machine: nobody can tell when a call that waits there may no longer begin.
+  [[nodiscard]] bool shares_clock() const { return shares_clock_; }
+
+  /// Sends it, with its function if that is new there, and takes it. Throws what Worker's calls throw, and then has
+  /// not taken it.
+  void give(Task& task, std::int64_t lease_ns);
+  /// Takes the task back out; nothing if it has none such.
+  [[nodiscard]] std::optional<Task> take(std::int64_t number);
+  /// All but the one that runs, if their leases are over: they have not begun, and will not.
+  [[nodiscard]] std::vector<Task> take_overdue(std::int64_t now_ns);
+  [[nodiscard]] std::deque<Task> take_all();
+  /// Whether a reply "dropped" is about a task that was taken back, and may be here again by now.
+  [[nodiscard]] bool was_taken_back(std::int64_t number);
+
+  [[nodiscard]] bool idle() const { return state == State::ready && tasks_.empty(); }
+  [[nodiscard]] std::size_t task_count() const { return tasks_.size(); }
+  [[nodiscard]] const Task& running() const { return tasks_.front(); }
+  [[nodiscard]] std::int64_t running_since_ns() const { return running_since_ns_; }
+  [[nodiscard]] bool has(std::int64_t number) const;
+
+  State state = State::preparing;
+  std::int64_t preparing_call = 0;     ///< whose reply it waits for before it is ready
+  std::optional<Demand> holds;         ///< while it has tasks
+  std::vector<std::size_t> held_gpus;  ///< of the node
+  std::string visible_gpus;            ///< that its process was told of, if any
+  std::int64_t ending_since_ns = 0;
+  std::int64_t condemned = 0;  ///< a task for which it is being ended, and whose outcome is known
+
+ private:
+  static constexpr std::size_t functions_known_max = 256;
+  void introduce(const TaskFunction& function);
+
+  std::size_t node_;
+  bool shares_clock_;
+  Worker worker_;
+  std::deque<Task> tasks_;  // the first runs, the others wait behind it
+  std::int64_t running_since_ns_ = 0;
+  std::int64_t lease_end_ns_ = 0;  // of those that wait
+  std::multiset<std::int64_t> taken_back_;
+  std::map<std::int64_t, std::int64_t> known_;  // functions and their revisions
+  std::deque<std::int64_t> known_order_;
+};
+
+}  // namespace miniray

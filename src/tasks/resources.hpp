@@ -1,0 +1,62 @@
+// What a node has, what of it is free, and what a task asks for: CPUs, GPUs (whole ones or shares), and whatever else
+// the user has named.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace miniray {
+
+using Amounts = std::map<std::string, double>;
+
+enum class Strategy : std::uint8_t { spread, pack };
+
+/// Equal demands are queued together.
+struct Demand {
+  double cpus = 1;
+  double gpus = 0;  ///< below 1: a share of one; else whole ones
+  Amounts custom = {};
+  std::string node = {};  ///< by name; empty: any
+  Strategy strategy = Strategy::spread;
+  friend auto operator<=>(const Demand&, const Demand&) = default;
+};
+
+/// "num_cpus=2, num_gpus=1, licence=1"
+[[nodiscard]] std::string text_of(const Demand& demand);
+/// Throws UsageError if no task can ask for that.
+void check(const Demand& demand);
+
+class NodeResources {
+ public:
+  NodeResources(double cpus, std::size_t gpus, Amounts custom);
+
+  [[nodiscard]] bool could_ever_fit(const Demand& demand) const;
+  /// What of the demand this node does not have at all; empty if it has all.
+  [[nodiscard]] std::string missing(const Demand& demand) const;
+  /// Whether it fits now, beside what is spoken for.
+  [[nodiscard]] bool fits(const Demand& demand) const;
+  /// The GPUs that it got. It must fit.
+  [[nodiscard]] std::vector<std::size_t> take(const Demand& demand);
+  void give_back(const Demand& demand, const std::vector<std::size_t>& gpus);
+  /// A task that came first waits here: what it needs is not for those that came later.
+  void speak_for(const Demand& demand);
+  void clear_spoken_for();
+  [[nodiscard]] bool is_spoken_for() const { return spoken_for_; }
+  /// From 0, all taken, to 1.
+  [[nodiscard]] double free_share() const { return cpus_ > 0 ? free_cpus_ / cpus_ : 0; }
+
+ private:
+  [[nodiscard]] std::optional<std::vector<std::size_t>> choose_gpus(double wanted) const;
+
+  double cpus_, free_cpus_;
+  std::vector<double> free_gpus_;
+  Amounts custom_, free_custom_;
+  bool spoken_for_ = false;
+  double spoken_cpus_ = 0, spoken_gpus_ = 0;
+  Amounts spoken_custom_;
+};
+
+}  // namespace miniray

@@ -1,0 +1,62 @@
+// A task: an encoded call that waits for a worker, what it needs, and what becomes of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "miniray/error.hpp"
+#include "miniray/message.hpp"
+#include "tasks/resources.hpp"
+
+namespace miniray {
+
+/// A function that tasks call by its number. A worker hears of it before the first of them comes.
+struct TaskFunction {
+  std::int64_t number = 0;
+  Message definition;         ///< a call "define", without a reply
+  std::string name;           ///< for people
+  std::int64_t revision = 0;  ///< a definition that replaces another has the next
+  bool by_value = false;
+  bool asked_for = false;  ///< a worker does not know it by name: its value is on the way
+};
+
+/// What several tasks may have in common.
+struct TaskTerms {
+  Demand demand;
+  std::optional<double> timeout_s;  ///< of running
+  int retries = 0;                  ///< after the death of its worker
+  bool limits_memory = false;       ///< its call says how much it may take
+};
+
+struct Task {
+  std::int64_t number = 0;  ///< also that of its call; never 0
+  Message call;             ///< its last 9 bytes are its lease, a MessagePack uint 64
+  std::shared_ptr<TaskFunction> function;
+  std::shared_ptr<const TaskTerms> terms;
+  void* owner = nullptr;  ///< comes back with the outcome
+  int tries = 0;          ///< that have begun, as far as is known
+};
+
+/// What became of a task. Each that was submitted has one.
+struct TaskOutcome {
+  enum class Kind : std::uint8_t {
+    reply,      ///< of a worker: a value, or what the function raised
+    died,       ///< with its worker, more often than its terms allow
+    timed_out,  ///< its worker was ended
+    cancelled,
+    broken,  ///< no worker is left, and none will come
+  };
+  Kind kind = Kind::reply;
+  Task task;
+  Message reply;
+  std::string worker;                           ///< who had it last
+  std::string text;                             ///< of timed_out and broken: what happened
+  std::optional<DeathCertificate> certificate;  ///< of died
+};
+
+/// The call's lease: until when it may begin, in nanoseconds of the monotonic clock; 0: whenever.
+void set_lease(Message& call, std::int64_t until_ns);
+
+}  // namespace miniray
