@@ -5,18 +5,22 @@
 // 3. What goes wrong, and how you are told: error.hpp
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
 // 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
-// 6. Finer control:                         channel.hpp, message.hpp, limits.hpp
+// 6. Calling functions of a worker by name: calls.hpp, registry.hpp, convert.hpp
+// 7. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
+#include "miniray/calls.hpp"
 #include "miniray/channel.hpp"
 #include "miniray/cluster.hpp"
+#include "miniray/convert.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/hardware.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 #include "miniray/nccl.hpp"
+#include "miniray/registry.hpp"
 #include "miniray/remote_worker.hpp"
 #include "miniray/training_group.hpp"
 #include "miniray/value.hpp"

@@ -1,0 +1,197 @@
+// The functions and classes of a C++ program that others may call by name:
+//
+//   miniray::registry().add("square", [](double x) { return x * x; });
+//   miniray::registry().add_class<Counter, int>("Counter")      // made from an int
+//       .method("increment", &Counter::increment)
+//       .method("reset", [](Counter& counter) { counter = Counter(0); });
+//
+// Functions, function pointers and lambdas with any number of parameters, each by value or by const reference, of the
+// types that convert.hpp knows. A string_view or a span among them lives as long as the call.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "miniray/convert.hpp"
+#include "miniray/value.hpp"
+
+namespace miniray {
+
+/// A function as it is called from afar. Its name is the one that errors have.
+using CallableFunction = std::function<Value(std::string_view name, const List& arguments)>;
+using CallableMethod = std::function<Value(void* object, std::string_view name, const List& arguments)>;
+using CallableConstructor = std::function<std::shared_ptr<void>(std::string_view name, const List& arguments)>;
+
+struct CallableClass {
+  CallableConstructor construct;
+  std::map<std::string, CallableMethod, std::less<>> methods;
+};
+
+/// Calls `function` with the arguments as what its parameters ask for. UsageError, naming the function and the
+/// argument, if they do not fit.
+template <class... Parameters, class Function>
+auto call_with(std::string_view name, const List& arguments, Function&& function);
+
+template <class Object>
+class ClassEntry {
+ public:
+  explicit ClassEntry(CallableClass& entry) : entry_(&entry) {}
+  /// A method, const or not; or a function whose first parameter is an Object&.
+  template <class Function>
+  ClassEntry& method(std::string name, Function function);
+
+ private:
+  CallableClass* entry_;
+};
+
+/// Not for two threads at once, unless both only read.
+class Registry {
+ public:
+  /// Replaces an older one of that name.
+  template <class Function>
+  Registry& add(std::string name, Function callable);
+  /// Objects are made from Parameters.
+  template <class Object, class... Parameters>
+  ClassEntry<Object> add_class(std::string name);
+
+  // UsageError, saying what there is instead, if there is none of that name.
+  [[nodiscard]] const CallableFunction& function(std::string_view name) const;
+  [[nodiscard]] const CallableClass& object_class(std::string_view name) const;
+  [[nodiscard]] bool has_function(std::string_view name) const { return functions_.contains(name); }
+  [[nodiscard]] bool has_class(std::string_view name) const { return classes_.contains(name); }
+  [[nodiscard]] std::vector<std::string> names() const;  ///< of the functions, then of the classes
+
+ private:
+  static void require_name(std::string_view name);
+
+  std::map<std::string, CallableFunction, std::less<>> functions_;
+  std::map<std::string, CallableClass, std::less<>> classes_;
+};
+
+/// The program's own, which answer_calls serves unless it is given another. Fill it before workers are started.
+[[nodiscard]] Registry& registry();
+
+// --- How it is done --------------------------------------------------------------------------------------------------
+namespace detail {
+
+[[noreturn]] void wrong_count(std::string_view name, std::size_t wanted, std::size_t given);
+[[noreturn]] void wrong_argument(std::string_view name, const std::string& signature, std::size_t position,
+                                 const std::exception& why);
+
+template <class... Parameters>
+std::string signature() {
+  return Convert<std::tuple<std::remove_cvref_t<Parameters>...>>::name();
+}
+
+// One argument; what a reference refers to stays in the list.
+template <class Parameter, class... All>
+decltype(auto) argument(std::string_view name, const List& arguments, std::size_t position) {
+  using Plain = std::remove_cvref_t<Parameter>;
+  static_assert(Receivable<Plain>, "specialise miniray::Convert for this parameter's type, with name() and from()");
+  static_assert(!std::is_reference_v<Parameter> || std::is_const_v<std::remove_reference_t<Parameter>>,
+                "a function that is called from afar takes its arguments by value or by const reference");
+  try {
+    return Convert<Plain>::from(arguments[position]);
+  } catch (const std::exception& error) {
+    wrong_argument(name, signature<All...>(), position, error);
+  }
+}
+
+// What a callable takes and returns.
+template <class Callable>
+struct Signature : Signature<decltype(std::function(std::declval<Callable>()))> {
+  static_assert(
+      requires { std::function(std::declval<Callable>()); },
+      "a function that is called from afar has parameters of known types: no auto, no overloads");
+};
+template <class Returned, class... Taken>
+struct Signature<std::function<Returned(Taken...)>> {
+  using Result = Returned;
+  using Parameters = std::tuple<Taken...>;
+};
+template <class Object, class Returned, class... Taken>
+struct Signature<Returned (Object::*)(Taken...)> : Signature<std::function<Returned(Object&, Taken...)>> {};
+template <class Object, class Returned, class... Taken>
+struct Signature<Returned (Object::*)(Taken...) const> : Signature<std::function<Returned(Object&, Taken...)>> {};
+template <class Object, class Returned, class... Taken>
+struct Signature<Returned (Object::*)(Taken...) noexcept> : Signature<std::function<Returned(Object&, Taken...)>> {};
+template <class Object, class Returned, class... Taken>
+struct Signature<Returned (Object::*)(Taken...) const noexcept>
+    : Signature<std::function<Returned(Object&, Taken...)>> {};
+
+template <class Result, class Call>
+Value result_of(Call&& call) {
+  if constexpr (std::is_void_v<Result>) {
+    std::forward<Call>(call)();
+    return {};
+  } else if constexpr (std::is_convertible_v<Result, Value>) {
+    return std::forward<Call>(call)();
+  } else {
+    return to_value<std::remove_cvref_t<Result>>(std::forward<Call>(call)());
+  }
+}
+
+}  // namespace detail
+
+// A result that refers to an argument must be copied before the arguments go: hence auto.
+template <class... Parameters, class Function>
+auto call_with(std::string_view name, const List& arguments, Function&& function) {
+  if (arguments.size() != sizeof...(Parameters)) detail::wrong_count(name, sizeof...(Parameters), arguments.size());
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return std::forward<Function>(function)(detail::argument<Parameters, Parameters...>(name, arguments, i)...);
+  }(std::index_sequence_for<Parameters...>());
+}
+
+template <class Function>
+Registry& Registry::add(std::string name, Function callable) {
+  require_name(name);
+  using Signature = detail::Signature<Function>;
+  functions_[std::move(name)] = [=]<class... Parameters>(std::tuple<Parameters...>*) -> CallableFunction {
+    return [callable](std::string_view called, const List& arguments) mutable {
+      return detail::result_of<typename Signature::Result>(
+          [&] { return call_with<Parameters...>(called, arguments, callable); });
+    };
+  }(static_cast<typename Signature::Parameters*>(nullptr));
+  return *this;
+}
+
+template <class Object, class... Parameters>
+ClassEntry<Object> Registry::add_class(std::string name) {
+  require_name(name);
+  CallableClass& entry = classes_[std::move(name)];
+  entry.methods.clear();
+  entry.construct = [](std::string_view called, const List& arguments) -> std::shared_ptr<void> {
+    return call_with<Parameters...>(called, arguments, [](auto&&... taken) {
+      return std::make_shared<Object>(std::forward<decltype(taken)>(taken)...);
+    });
+  };
+  return ClassEntry<Object>(entry);
+}
+
+template <class Object>
+template <class Function>
+ClassEntry<Object>& ClassEntry<Object>::method(std::string name, Function function) {
+  using Signature = detail::Signature<Function>;
+  entry_->methods[std::move(name)] =
+      [=]<class First, class... Parameters>(std::tuple<First, Parameters...>*) -> CallableMethod {
+    static_assert(std::is_invocable_v<Function&, Object&, Parameters...>,
+                  "a method is one of the class, or takes a reference to the object first");
+    return [function](void* object, std::string_view called, const List& arguments) mutable {
+      return detail::result_of<typename Signature::Result>([&] {
+        return call_with<Parameters...>(called, arguments, [&](auto&&... taken) -> decltype(auto) {
+          return std::invoke(function, *static_cast<Object*>(object), std::forward<decltype(taken)>(taken)...);
+        });
+      });
+    };
+  }(static_cast<typename Signature::Parameters*>(nullptr));
+  return *this;
+}
+
+}  // namespace miniray

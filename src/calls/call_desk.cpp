@@ -1,0 +1,146 @@
+#include "calls/call_desk.hpp"
+
+#include "miniray/error.hpp"
+
+namespace miniray {
+
+Worker& CallDesk::worker() const {
+  if (worker_ == nullptr) throw UsageError("the Caller that made this call is gone");
+  return *worker_;
+}
+
+void CallDesk::begin(const std::shared_ptr<PendingCall>& call, const Value& body) {
+  try {
+    worker().send(call_message(body, worker().channel().codec()));
+  } catch (const Unsendable&) {
+    throw;
+  } catch (const Error&) {
+    take_replies();  // if the worker is gone, what it said before still counts, and the rest must hear of it
+    throw;
+  }
+  call->number = body.at(0).integer();
+  under_way_.emplace(call->number, call);
+}
+
+// True if something came. What ends the worker ends all its calls; anything else is for who waits.
+template <class Receive>
+bool CallDesk::receive_with(Receive receive) {
+  try {
+    const std::optional<Message> message = receive();
+    if (!message) return false;
+    settle(*message);
+    return true;
+  } catch (const TimeoutError&) {
+    return false;
+  } catch (const UsageError&) {  // another thread is at it, or this is another process
+    throw;
+  } catch (const Error&) {
+    fail_all(std::current_exception());
+    return false;
+  }
+}
+
+bool CallDesk::wait(const PendingCall& call, const Deadline& deadline) {
+  run_due();
+  while (!call.done) {
+    const bool came = receive_with([&]() -> std::optional<Message> {
+      return worker().receive({.timeout_s = deadline.seconds_left(), .lane = Lane::calls});
+    });
+    run_due();
+    if (!came && !call.done && deadline.passed()) return false;
+  }
+  return true;
+}
+
+void CallDesk::take_replies() {
+  while (worker_ != nullptr && receive_with([&] { return worker_->try_receive({}, Lane::calls); })) {
+  }
+}
+
+void CallDesk::settle(const Message& message) {
+  const std::string& name = worker().name();
+  if (message.kind != Message::Kind::reply) throw ProtocolError(name + " made a call, and nobody answers calls here");
+  CallReply reply = parse_reply(message);
+  const auto found = under_way_.find(reply.head.number);
+  if (found == under_way_.end())
+    throw ProtocolError(name + " answered the call " + std::to_string(reply.head.number) +
+                        ", which was not made here. Does the worker have two Callers?");
+  const std::shared_ptr<PendingCall> call = std::move(found->second);
+  under_way_.erase(found);
+  if (!call->done) settle(*call, std::move(reply));
+}
+
+void CallDesk::settle(PendingCall& call, CallReply reply) {
+  const std::string& name = worker().name();
+  switch (reply.head.kind) {
+    case ReplyKind::value:
+    case ReplyKind::values:
+      call.value = std::move(reply.value);
+      break;
+    case ReplyKind::dropped:
+      call.failure = std::make_exception_ptr(Cancelled("the call of " + call.function + " was dropped by " + name));
+      break;
+    case ReplyKind::error: {
+      CallFailure& failure = reply.head.failure;
+      call.failure = std::make_exception_ptr(CallError(call.function, name, std::move(failure.type),
+                                                       std::move(failure.message), std::move(failure.traceback)));
+      break;
+    }
+    case ReplyKind::pickle:
+      call.failure = std::make_exception_ptr(
+          CallError(call.function, name, "TypeError",
+                    "the result is one that only Python can read. Have the function return plain data: numbers, "
+                    "strings, bytes, lists, dicts, arrays",
+                    ""));
+      break;
+  }
+  finish(call);
+}
+
+void CallDesk::finish(PendingCall& call) {
+  call.done = true;
+  for (auto& callback : call.callbacks) due_.push_back(std::move(callback));
+  call.callbacks.clear();
+}
+
+void CallDesk::fail_all(const std::exception_ptr& failure) {
+  const auto failed = std::exchange(under_way_, {});
+  for (const auto& [number, call] : failed) {
+    if (call->done) continue;
+    call->failure = failure;
+    finish(*call);
+  }
+}
+
+void CallDesk::cancel(PendingCall& call) {
+  call.failure = std::make_exception_ptr(Cancelled("the call of " + call.function + " was cancelled"));
+  finish(call);
+  try {
+    worker().send(drop_message(call.number));
+  } catch (const Error&) {
+    take_replies();  // the worker is gone, and so is the call
+  }
+}
+
+void CallDesk::add_callback(PendingCall& call, std::function<void()> callback) {
+  if (call.done)
+    due_.push_back(std::move(callback));
+  else
+    call.callbacks.push_back(std::move(callback));
+}
+
+void CallDesk::run_due() {
+  while (!due_.empty()) {
+    const std::function<void()> callback = std::move(due_.front());
+    due_.pop_front();
+    callback();
+  }
+}
+
+void CallDesk::give_up() {
+  fail_all(std::make_exception_ptr(Cancelled("the Caller that made this call is gone")));
+  due_.clear();
+  worker_ = nullptr;
+}
+
+}  // namespace miniray

@@ -1,0 +1,74 @@
+// The bodies of calls and of their replies, as docs/wire_format.md has them: made, and read by who trusts nobody.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "miniray/message.hpp"
+#include "miniray/value.hpp"
+
+namespace miniray {
+
+/// What a call raised.
+struct CallFailure {
+  std::string type, message, traceback;
+  friend bool operator==(const CallFailure&, const CallFailure&) = default;
+};
+
+struct CallOrder {
+  enum class Kind : std::uint8_t { call, define, create, forget, map };
+  std::int64_t number = 0;  ///< 0: nobody waits for a reply
+  Kind kind = Kind::call;
+  Value name;       ///< a string, or an integer
+  Value function;   ///< of define and create
+  Value arguments;  ///< of call and create: a list, or a pickle; of map: the items
+  Value keywords;   ///< of call and create: null or a map
+};
+
+enum class ReplyKind : std::uint8_t { value, values, dropped, error, pickle };
+
+/// All of a reply but the value itself.
+struct ReplyHead {
+  std::int64_t number = 0;
+  ReplyKind kind = ReplyKind::value;
+  std::int64_t ns = 0;  ///< how long it took there; 0 if it does not say
+  CallFailure failure;  ///< of an error
+};
+struct CallReply {
+  ReplyHead head;
+  Value value;                                                ///< of value, values and pickle
+  std::vector<std::pair<std::size_t, CallFailure>> failures;  ///< of values
+};
+
+// Bodies. What they are given is moved into them.
+[[nodiscard]] Value call_body(std::int64_t number, std::string_view name, List arguments, Value keywords = {});
+[[nodiscard]] Value create_body(std::int64_t number, std::string_view name, Value function, List arguments,
+                                Value keywords = {});
+[[nodiscard]] Value forget_body(std::int64_t number, std::string_view name);
+[[nodiscard]] Value map_body(std::int64_t number, std::string_view name, List items);
+[[nodiscard]] Value value_body(std::int64_t number, Value value, std::int64_t ns);
+[[nodiscard]] Value values_body(std::int64_t number, List values,
+                                const std::vector<std::pair<std::size_t, CallFailure>>& failures, std::int64_t ns);
+[[nodiscard]] Value error_body(std::int64_t number, const CallFailure& failure, std::int64_t ns);
+[[nodiscard]] Value dropped_body(std::int64_t number);
+/// A class or function that the worker finds by its name.
+[[nodiscard]] Value function_named(std::string_view name);
+
+// Messages. Like encode(), they borrow from the body, which must outlive them.
+[[nodiscard]] Message call_message(const Value& body, Codec codec);
+[[nodiscard]] Message reply_message(const Value& body, Codec codec);
+[[nodiscard]] Message drop_message(std::int64_t number);
+
+/// The number in a decoded call. ProtocolError if there is none, and thus nobody who could be told.
+[[nodiscard]] std::int64_t call_number(const Value& body);
+/// UsageError if it is no call, with what is wrong with it. The number is known to be there.
+[[nodiscard]] CallOrder parse_call(Value body);
+/// Reads over the value without making anything of it. ProtocolError if it is no reply.
+[[nodiscard]] ReplyHead parse_reply_head(const Message& reply);
+/// ProtocolError if it is no reply.
+[[nodiscard]] CallReply parse_reply(const Message& reply);
+
+}  // namespace miniray
