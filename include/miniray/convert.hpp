@@ -91,8 +91,9 @@ template <class T>
 template <>
 struct Convert<Value> {
   static std::string name() { return "any value"; }
-  static const Value& from(const Value& value) { return value; }
-  static const Value& to(const Value& value) { return value; }
+  static const Value& from(const Value& value) { return value; }  // NOLINT(bugprone-return-const-ref-from-parameter)
+  static const Value& from(Value&& value) = delete;
+  static Value to(Value value) { return value; }
 };
 
 /// For types of which a value has one inside, and gives it out.

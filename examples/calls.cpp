@@ -1,0 +1,62 @@
+// Functions and objects of a worker, called by name; many calls at once, on several workers.
+//   calls [numbers] [workers]
+#include <cstdio>
+#include <cstdlib>
+#include <miniray/miniray.hpp>
+#include <string>
+#include <vector>
+
+namespace {
+
+class Total {
+ public:
+  explicit Total(double start) : total_(start) {}
+  void add(double number) { total_ += number; }
+  [[nodiscard]] double value() const { return total_; }
+
+ private:
+  double total_;
+};
+
+double square(double x) { return x * x; }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int numbers = argc > 1 ? std::atoi(argv[1]) : 1000;
+  const int count = argc > 2 ? std::atoi(argv[2]) : 4;
+  if (numbers < 1 || count < 1) {
+    std::fprintf(stderr, "usage: calls [numbers] [workers]\n");
+    return EXIT_FAILURE;
+  }
+
+  // Before the workers start, which have what their program has.
+  miniray::registry().add("square", square);
+  miniray::registry().add_class<Total, double>("Total").method("add", &Total::add).method("value", &Total::value);
+
+  std::vector<miniray::Worker> workers;
+  for (int i = 0; i < count; ++i) workers.emplace_back(miniray::serve_calls);
+  std::vector<miniray::Caller> callers;
+  for (miniray::Worker& worker : workers) callers.emplace_back(worker);
+
+  // All calls are under way before the first result is asked for.
+  std::vector<miniray::CallFuture<double>> squares;
+  for (int i = 0; i < numbers; ++i)
+    squares.push_back(callers[static_cast<std::size_t>(i % count)].call_async<double>("square", i));
+  double sum = 0;
+  for (const auto& future : squares) sum += future.get();
+
+  // An object that stays in its worker.
+  miniray::Caller& first = callers.front();
+  first.create("total", "Total", 0.0);
+  for (int i = 0; i < numbers; ++i) first.call<void>("total.add", square(i));
+  const auto total = first.call<double>("total.value");
+
+  try {
+    first.call("square", "three");
+  } catch (const miniray::CallError& error) {
+    std::printf("%s\n", error.message().c_str());  // square takes (double), and argument 1 is a string: "three"
+  }
+  std::printf("The sum of %d squares is %.0f, and %.0f one after the other.\n", numbers, sum, total);
+  return sum == total ? EXIT_SUCCESS : EXIT_FAILURE;
+}

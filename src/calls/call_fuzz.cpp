@@ -1,0 +1,108 @@
+// Any body is answered with one reply that has its number, or is refused, whatever it asks for. As a reply, it is read
+// the same in whole and in passing, or refused.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "calls/call_format.hpp"
+#include "calls/call_server.hpp"
+#include "miniray/error.hpp"
+
+namespace {
+
+using namespace miniray;
+
+struct Counter {
+  int count;
+  int add(int by) {
+    if (by < 0 || by > 100) throw UsageError("too much");
+    return count = (count + by) % 1000;
+  }
+};
+
+const Registry& functions() {
+  static const Registry all = [] {
+    Registry made;
+    made.add("e", [](const Value& value) { return value; })
+        .add("n", [](double x, std::uint8_t y, std::optional<float> z) { return x + y + z.value_or(0); })
+        .add("l", [](const std::vector<int>& list,
+                     const std::map<std::string, bool>& map) { return list.size() + map.size(); })
+        .add("t", [](const std::tuple<std::string, Bytes>& pair) { return pair; })
+        .add("a", [](std::span<const double> numbers) { return numbers.empty() ? 0.0 : numbers[0]; })
+        .add("x", [] { return std::string("\xff"); });
+    made.add_class<Counter, int>("C").method("add", &Counter::add);
+    return made;
+  }();
+  return all;
+}
+
+Message message_of(const std::uint8_t* data, std::size_t size) {
+  Message message;
+  message.codec = static_cast<Codec>(data[0] & 1U);
+  // Two bits for each of three buffers: absent, empty, 8 bytes, 24 bytes.
+  for (unsigned i = 1; i < 4; ++i) {
+    constexpr std::size_t sizes[] = {0, 0, 8, 24};
+    const unsigned which = (data[0] >> (2 * i)) & 3U;
+    if (which == 0) continue;
+    Buffer& buffer = message.buffers.emplace_back(Buffer::allocate(sizes[which]));
+    for (std::byte& byte : buffer.bytes()) byte = static_cast<std::byte>(i);
+  }
+  message.body.assign(reinterpret_cast<const char*>(data + 1), size - 1);
+  return message;
+}
+
+void require_same(const ReplyHead& head, const ReplyHead& whole) {
+  if (head.number != whole.number || head.kind != whole.kind || head.ns != whole.ns || head.failure != whole.failure)
+    __builtin_trap();
+}
+
+void as_reply(const Message& message) {
+  std::optional<CallReply> reply;
+  try {
+    reply = parse_reply(message);
+  } catch (const ProtocolError&) {
+  }
+  try {
+    const ReplyHead head = parse_reply_head(message);
+    if (reply) require_same(head, reply->head);
+  } catch (const ProtocolError&) {
+    if (reply) __builtin_trap();
+  }
+}
+
+// Twice on one server, so that what the first creates is there for the second.
+void as_call(const Message& message) {
+  ChannelOptions options;
+  options.spin_us = 0;
+  auto [coordinator, worker] = Channel::pair(options);
+  CallServer server(functions());
+  for (int i = 0; i < 2; ++i) {
+    try {
+      server.answer(worker, message);
+    } catch (const ProtocolError&) {
+      return;
+    }
+    const std::int64_t number = call_number(decode(message));
+    const std::optional<Message> reply = coordinator.try_receive({}, Lane::calls);
+    if (reply.has_value() != (number != 0)) __builtin_trap();
+    if (!reply) continue;
+    const CallReply read = parse_reply(*reply);
+    if (read.head.number != number) __builtin_trap();
+    require_same(parse_reply_head(*reply), read.head);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  constexpr std::size_t size_max = 4096;  // so that a socket's buffer holds the reply, which nobody reads meanwhile
+  if (size < 1 || size > size_max) return 0;
+  const Message message = message_of(data, size);
+  as_reply(message);
+  as_call(message);
+  return 0;
+}
