@@ -80,8 +80,9 @@ void CallDesk::settle(PendingCall& call, CallReply reply) {
     case ReplyKind::dropped:
       call.failure = std::make_exception_ptr(Cancelled("the call of " + call.function + " was dropped by " + name));
       break;
-    case ReplyKind::error: {
-      CallFailure& failure = reply.head.failure;
+    case ReplyKind::error:
+    case ReplyKind::unknown: {
+      CallFailure& failure = reply.failure;
       call.failure = std::make_exception_ptr(CallError(call.function, name, std::move(failure.type),
                                                        std::move(failure.message), std::move(failure.traceback)));
       break;

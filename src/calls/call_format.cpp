@@ -4,14 +4,12 @@
 #include <optional>
 
 #include "miniray/error.hpp"
-#include "wire/json_reader.hpp"
-#include "wire/msgpack_reader.hpp"
 #include "wire/utf8.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr std::array<std::string_view, 5> reply_words{"value", "values", "dropped", "error", "pickle"};
+constexpr std::array<std::string_view, 6> reply_words{"value", "values", "dropped", "error", "pickle", "unknown"};
 constexpr std::array<std::string_view, 3> failure_words{"type", "message", "traceback"};
 
 std::optional<ReplyKind> reply_kind(std::string_view word) {
@@ -21,21 +19,14 @@ std::optional<ReplyKind> reply_kind(std::string_view word) {
   return std::nullopt;
 }
 
-/// Where the time stands, and thus how many come before it.
-std::size_t position_of_ns(ReplyKind kind) {
-  if (kind == ReplyKind::dropped) return 2;
-  return kind == ReplyKind::values ? 4 : 3;
-}
-
 [[noreturn]] void no_reply() { throw ProtocolError("a worker answered a call with what is no reply"); }
 void require_reply(bool condition) {
   if (!condition) no_reply();
 }
 
-/// A reply may leave out its time. Dropped calls have none.
-void require_length(ReplyKind kind, std::size_t length) {
-  const std::size_t with_ns = position_of_ns(kind) + (kind == ReplyKind::dropped ? 0 : 1);
-  require_reply(length == with_ns || length == position_of_ns(kind));
+std::size_t length_of(ReplyKind kind) {
+  if (kind == ReplyKind::dropped) return 2;
+  return kind == ReplyKind::values ? 5 : 4;
 }
 
 std::array<std::string*, failure_words.size()> parts_of(CallFailure& failure) {
@@ -68,121 +59,66 @@ Value body_of(Parts&&... parts) {
   return list;
 }
 
-/// A sink that takes note of all but the value. Depth 1 is the list itself, depth 2 an error's map.
-class ReplyScan {
+/// The first elements of a list in MessagePack, read one by one; what follows is not looked at.
+class HeadReader {
  public:
-  void null() { other(); }
-  void boolean(bool) { other(); }
-  void real(double) { other(); }
-  void unsigned_integer(std::uint64_t) { other(); }
-  void bytes(std::string_view) { other(); }
-  void bytes_beside() { other(); }
-  void array(Array::Form, DType, const Shape&) { other(); }
+  explicit HeadReader(std::string_view body) : rest_(body) {}
 
-  void integer(std::int64_t value) {
-    if (depth_ == 1 && length_ == 0) {
-      head_.number = value;
-      return item();
-    }
-    if (depth_ == 1 && length_ >= 2 && length_ == position_of_ns(head_.kind)) {
-      head_.ns = value;
-      return item();
-    }
-    other();
+  std::size_t list() {
+    const std::uint8_t tag = byte();
+    require_reply((tag & 0xf0) == 0x90);  // none of them is long
+    return tag & 0x0f;
   }
-  void string(std::string_view value) {
-    if (depth_ == 1 && length_ == 1) {
-      const std::optional<ReplyKind> kind = reply_kind(value);
-      require_reply(kind.has_value());
-      head_.kind = *kind;
-      return item();
-    }
-    if (depth_ != 2 || !in_failure_) return other();
-    if (expects_key_) {
-      key_ = value;
-      expects_key_ = false;
-      return;
-    }
-    expects_key_ = true;
-    if (std::string* part = wanted_part()) *part = value;
+  std::int64_t integer() {
+    const std::uint8_t tag = byte();
+    if (tag < 0x80 || tag >= 0xe0) return static_cast<std::int8_t>(tag);
+    require_reply(tag >= 0xcc && tag <= 0xd3);
+    const bool is_signed = tag >= 0xd0;
+    const std::size_t bytes = std::size_t{1} << (is_signed ? tag - 0xd0 : tag - 0xcc);
+    std::uint64_t value = is_signed && (peek() & 0x80) != 0 ? ~std::uint64_t{0} : 0;
+    for (std::size_t i = 0; i < bytes; ++i) value = value << 8 | byte();
+    return static_cast<std::int64_t>(value);
   }
-  void begin_list(std::size_t) { begin(false); }
-  void end_list() { end(); }
-  void begin_map(std::size_t, bool) { begin(true); }
-  void end_map() { end(); }
-
-  [[nodiscard]] ReplyHead finish() {
-    require_reply(began_ && length_ >= 2);
-    require_length(head_.kind, length_);
-    require_reply(head_.kind != ReplyKind::error || (seen_[0] && seen_[1] && seen_[2]));
-    return std::move(head_);
+  std::string_view word() {
+    const std::uint8_t tag = byte();
+    const std::size_t size = tag & 0x1f;
+    require_reply((tag & 0xe0) == 0xa0 && rest_.size() >= size);
+    const std::string_view text = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return text;
   }
 
  private:
-  void item() { ++length_; }
-
-  // Which part of the failure the value of this key is, if it is one and the first.
-  std::string* wanted_part() {
-    for (std::size_t i = 0; i < failure_words.size(); ++i) {
-      if (key_ == failure_words[i] && !std::exchange(seen_[i], true)) return parts_of(head_.failure)[i];
-    }
-    return nullptr;
+  [[nodiscard]] std::uint8_t peek() const {
+    require_reply(!rest_.empty());
+    return static_cast<std::uint8_t>(rest_.front());
   }
-
-  // What is none of the things that are looked for, and must not stand in their place.
-  void other() {
-    require_reply(depth_ > 0);
-    if (depth_ == 1) {
-      require_reply(length_ >= 2 && length_ != position_of_ns(head_.kind));
-      require_reply(head_.kind != ReplyKind::error);
-      item();
-    } else if (depth_ == 2 && in_failure_) {
-      if (expects_key_)
-        key_.clear();
-      else
-        require_reply(wanted_part() == nullptr);
-      expects_key_ = !expects_key_;
-    }
+  std::uint8_t byte() {
+    const std::uint8_t value = peek();
+    rest_.remove_prefix(1);
+    return value;
   }
-  void begin(bool map) {
-    if (depth_ == 0) {
-      require_reply(!map);
-      began_ = true;
-    } else if (depth_ == 1 && length_ == 2 && head_.kind == ReplyKind::error) {
-      require_reply(map);
-      in_failure_ = expects_key_ = true;
-      item();
-    } else {
-      other();
-    }
-    ++depth_;
-  }
-  void end() {
-    if (--depth_ == 1) in_failure_ = false;
-  }
-
-  ReplyHead head_;
-  std::size_t depth_ = 0, length_ = 0;
-  bool began_ = false, in_failure_ = false, expects_key_ = false;
-  std::array<bool, failure_words.size()> seen_{};
-  std::string key_;
+  std::string_view rest_;
 };
 
 struct CallShape {
   std::string_view word;
   CallOrder::Kind kind;
   std::size_t length;
+  std::size_t pool_length = 0;  // where a pool says more
 };
-constexpr std::array<CallShape, 5> call_shapes{{{"call", CallOrder::Kind::call, 5},
+constexpr std::array<CallShape, 6> call_shapes{{{"call", CallOrder::Kind::call, 5, 7},
                                                 {"define", CallOrder::Kind::define, 4},
                                                 {"create", CallOrder::Kind::create, 6},
                                                 {"forget", CallOrder::Kind::forget, 3},
-                                                {"map", CallOrder::Kind::map, 4}}};
+                                                {"environment", CallOrder::Kind::environment, 3},
+                                                {"map", CallOrder::Kind::map, 4, 6}}};
 
 const CallShape& shape_of(const List& parts) {
   if (parts.size() >= 3 && parts[1].kind() == Value::Kind::string) {
     for (const CallShape& shape : call_shapes) {
-      if (parts[1].string() == shape.word && parts.size() == shape.length) return shape;
+      if (parts[1].string() == shape.word && (parts.size() == shape.length || parts.size() == shape.pool_length))
+        return shape;
     }
   }
   throw UsageError("this is no call: " + Value(parts).text());
@@ -201,17 +137,17 @@ Value map_body(std::int64_t number, std::string_view name, List items) {
   return body_of(number, "map", name, std::move(items));
 }
 Value value_body(std::int64_t number, Value value, std::int64_t ns) {
-  return body_of(number, "value", std::move(value), ns);
+  return body_of(number, "value", ns, std::move(value));
 }
 Value values_body(std::int64_t number, List values, const std::vector<std::pair<std::size_t, CallFailure>>& failures,
                   std::int64_t ns) {
   List failed;
   failed.reserve(failures.size());
   for (const auto& [index, failure] : failures) failed.push_back(body_of(index, failure_value(failure)));
-  return body_of(number, "values", std::move(values), std::move(failed), ns);
+  return body_of(number, "values", ns, std::move(values), std::move(failed));
 }
 Value error_body(std::int64_t number, const CallFailure& failure, std::int64_t ns) {
-  return body_of(number, "error", failure_value(failure), ns);
+  return body_of(number, "error", ns, failure_value(failure));
 }
 Value dropped_body(std::int64_t number) { return body_of(number, "dropped"); }
 Value function_named(std::string_view name) {
@@ -247,6 +183,12 @@ CallOrder parse_call(Value body) {
   order.number = parts[0].integer();
   order.kind = shape.kind;
   order.name = std::move(parts[2]);
+  if (order.kind == CallOrder::Kind::environment) return order;
+  if (parts.size() == shape.pool_length) {
+    if (parts.back().kind() != Value::Kind::integer) throw UsageError("a lease is a time, not " + parts.back().text());
+    order.lease_ns = parts.back().integer();
+  }
+  if (order.kind == CallOrder::Kind::map && parts.size() == shape.pool_length) order.star = parts[4] == Value(true);
   if (order.name.kind() != Value::Kind::string && order.name.kind() != Value::Kind::integer)
     throw UsageError("a function's name is a string, not " + order.name.text());
   if (order.kind == CallOrder::Kind::define || order.kind == CallOrder::Kind::create)
@@ -260,12 +202,17 @@ CallOrder parse_call(Value body) {
 }
 
 ReplyHead parse_reply_head(const Message& reply) {
-  ReplyScan scan;
-  if (reply.codec == Codec::json)
-    read_json(reply.body, scan);
-  else
-    read_msgpack(reply.body, scan);
-  return scan.finish();
+  if (reply.codec == Codec::json) return parse_reply(reply).head;
+  HeadReader reader(reply.body);
+  ReplyHead head;
+  const std::size_t length = reader.list();
+  require_reply(length >= 2);
+  head.number = reader.integer();
+  const std::optional<ReplyKind> kind = reply_kind(reader.word());
+  require_reply(kind && length == length_of(*kind));
+  head.kind = *kind;
+  if (*kind != ReplyKind::dropped) head.ns = reader.integer();
+  return head;
 }
 
 CallReply parse_reply(const Message& reply) {
@@ -274,24 +221,21 @@ CallReply parse_reply(const Message& reply) {
   List& parts = body.list();
   require_reply(parts.size() >= 2 && parts[0].kind() == Value::Kind::integer && parts[1].kind() == Value::Kind::string);
   const std::optional<ReplyKind> kind = reply_kind(parts[1].string());
-  require_reply(kind.has_value());
-  require_length(*kind, parts.size());
+  require_reply(kind && parts.size() == length_of(*kind));
 
   CallReply result;
   result.head.number = parts[0].integer();
   result.head.kind = *kind;
-  if (const std::size_t at = position_of_ns(*kind); at < parts.size()) {
-    require_reply(parts[at].kind() == Value::Kind::integer);
-    result.head.ns = parts[at].integer();
-  }
-  if (*kind == ReplyKind::error) {
-    result.head.failure = failure_of(parts[2]);
-  } else if (*kind != ReplyKind::dropped) {
-    result.value = std::move(parts[2]);
-  }
+  if (*kind == ReplyKind::dropped) return result;
+  require_reply(parts[2].kind() == Value::Kind::integer);
+  result.head.ns = parts[2].integer();
+  if (*kind == ReplyKind::error || *kind == ReplyKind::unknown)
+    result.failure = failure_of(parts[3]);
+  else
+    result.value = std::move(parts[3]);
   if (*kind == ReplyKind::values) {
-    require_reply(parts[3].kind() == Value::Kind::list);
-    for (const Value& failed : parts[3].list()) {
+    require_reply(parts[4].kind() == Value::Kind::list);
+    for (const Value& failed : parts[4].list()) {
       require_reply(failed.kind() == Value::Kind::list && failed.list().size() == 2 &&
                     failed.list()[0].kind() == Value::Kind::integer && failed.list()[0].integer() >= 0);
       result.failures.emplace_back(failed.list()[0].integer(), failure_of(failed.list()[1]));

@@ -19,26 +19,28 @@ struct CallFailure {
 };
 
 struct CallOrder {
-  enum class Kind : std::uint8_t { call, define, create, forget, map };
+  enum class Kind : std::uint8_t { call, define, create, forget, environment, map };
   std::int64_t number = 0;  ///< 0: nobody waits for a reply
   Kind kind = Kind::call;
-  Value name;       ///< a string, or an integer
-  Value function;   ///< of define and create
-  Value arguments;  ///< of call and create: a list, or a pickle; of map: the items
-  Value keywords;   ///< of call and create: null or a map
+  Value name;                 ///< a string, or an integer; of environment: the variables
+  Value function;             ///< of define and create
+  Value arguments;            ///< of call and create: a list, or a pickle; of map: the items
+  Value keywords;             ///< of call and create: null or a map
+  std::int64_t lease_ns = 0;  ///< until when it may begin; 0: whenever
+  bool star = false;          ///< of map: each item is a list of arguments
 };
 
-enum class ReplyKind : std::uint8_t { value, values, dropped, error, pickle };
+enum class ReplyKind : std::uint8_t { value, values, dropped, error, pickle, unknown };
 
-/// All of a reply but the value itself.
+/// What a reply begins with.
 struct ReplyHead {
   std::int64_t number = 0;
   ReplyKind kind = ReplyKind::value;
-  std::int64_t ns = 0;  ///< how long it took there; 0 if it does not say
-  CallFailure failure;  ///< of an error
+  std::int64_t ns = 0;  ///< how long it took there
 };
 struct CallReply {
   ReplyHead head;
+  CallFailure failure;                                        ///< of error and unknown
   Value value;                                                ///< of value, values and pickle
   std::vector<std::pair<std::size_t, CallFailure>> failures;  ///< of values
 };
@@ -66,7 +68,7 @@ struct CallReply {
 [[nodiscard]] std::int64_t call_number(const Value& body);
 /// UsageError if it is no call, with what is wrong with it. The number is known to be there.
 [[nodiscard]] CallOrder parse_call(Value body);
-/// Reads over the value without making anything of it. ProtocolError if it is no reply.
+/// Reads no further than it must: the rest may be anything. ProtocolError if it is no reply.
 [[nodiscard]] ReplyHead parse_reply_head(const Message& reply);
 /// ProtocolError if it is no reply.
 [[nodiscard]] CallReply parse_reply(const Message& reply);

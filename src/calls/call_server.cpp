@@ -77,14 +77,14 @@ std::string unsendable_result(const Error& error) { return "the result cannot be
 // Results that cannot be sent become failures of their own, so that the others arrive.
 Value with_unsendable_as_failures(Value reply) {
   List& parts = reply.list();
-  List& failures = parts[3].list();
-  for (std::size_t i = 0; i < parts[2].list().size(); ++i) {
+  List& failures = parts[4].list();
+  for (std::size_t i = 0; i < parts[3].list().size(); ++i) {
     try {
-      (void)encode(parts[2].list()[i]);
+      (void)encode(parts[3].list()[i]);
     } catch (const Unsendable& error) {
-      parts[2].list()[i] = Value();
+      parts[3].list()[i] = Value();
       const Value failed = error_body(0, {"miniray::Unsendable", unsendable_result(error), ""}, 0);
-      failures.push_back(Value::list({i, failed.at(2)}));
+      failures.push_back(Value::list({i, failed.at(3)}));
     }
   }
   std::ranges::sort(failures, {}, [](const Value& failed) { return failed.at(0).integer(); });
@@ -103,7 +103,7 @@ void send_reply(Channel& channel, std::int64_t number, Value reply, std::int64_t
     try {
       return channel.send(reply_message(reply, channel.codec()));
     } catch (const Unsendable&) {
-      if (!many) (void)encode(reply.at(2));  // says where in the result it is, if it is not the depth of it all
+      if (!many) (void)encode(reply.at(3));  // says where in the result it is, if it is not the depth of it all
       if (!many) throw;
     }
     const Value rest = with_unsendable_as_failures(std::move(reply));
@@ -125,7 +125,10 @@ void CallServer::answer(Channel& channel, const Message& call) {
   const std::int64_t begun_ns = now_ns();
   Value reply;
   try {
-    reply = carry_out(parse_call(std::move(body)), begun_ns);
+    const CallOrder order = parse_call(std::move(body));
+    if (order.lease_ns != 0 && begun_ns > order.lease_ns)  // a pool has taken it back, or will
+      return channel.send(reply_message(dropped_body(number), channel.codec()));
+    reply = carry_out(order, begun_ns);
   } catch (...) {
     const CallFailure failure = failure_now();
     if (number != 0) send_error(channel, number, failure, now_ns() - begun_ns);
@@ -151,6 +154,10 @@ Value CallServer::carry_out(const CallOrder& order, std::int64_t begun_ns) {
       break;
     case CallOrder::Kind::forget:
       forget(name_in(order));
+      break;
+    case CallOrder::Kind::environment:
+      for (const auto& [variable, value] : order.name.map())
+        setenv(variable.string().c_str(), value.string().c_str(), 1);
       break;
     case CallOrder::Kind::define:
       throw UsageError(
@@ -186,7 +193,7 @@ Value CallServer::map(const CallOrder& order, std::int64_t begun_ns) const {
   std::vector<std::pair<std::size_t, CallFailure>> failures;
   for (std::size_t i = 0; i < items.size(); ++i) {
     try {
-      values[i] = call(name, List(1, items[i]));
+      values[i] = call(name, order.star ? items[i].list() : List(1, items[i]));
     } catch (...) {
       failures.emplace_back(i, failure_now());
     }

@@ -71,11 +71,11 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
   member.preparing_call = 0;
   const CallReply said = parse_reply(reply);
   if (said.head.kind == ReplyKind::error || said.head.kind == ReplyKind::unknown) {
-    const std::string what = said.head.failure.type + ": " + said.head.failure.message;
+    const std::string what = said.failure.type + ": " + said.failure.message;
     event("initializer_failed", &member, what);
     member.state = Member::State::ending;
     return break_down("the initializer raised " + what + " in " + member.worker().name() + "\n" +
-                      said.head.failure.traceback);
+                      said.failure.traceback);
   }
   member.state = Member::State::ready;
 }
