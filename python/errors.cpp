@@ -38,7 +38,9 @@ nb::object signal_object(int number) {
   }
 }
 
-void raise_worker_died(const WorkerDied& died) {
+}  // namespace
+
+nb::object died_object(const WorkerDied& died) {
   const DeathCertificate& certificate = died.certificate();
   nb::object made = attribute("miniray.errors", "WorkerDied")(died.what());
   made.attr("worker") = certificate.worker;
@@ -51,6 +53,13 @@ void raise_worker_died(const WorkerDied& died) {
   made.attr("unreachable") = !certificate.lost.empty();
   made.attr("last_output") = nb::str(certificate.last_output.c_str());
   made.attr("last_messages") = certificate.last_messages;
+  return made;
+}
+
+namespace {
+
+void raise_worker_died(const WorkerDied& died) {
+  const nb::object made = died_object(died);
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 

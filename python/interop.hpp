@@ -16,6 +16,9 @@ namespace miniray::python {
 /// For the core's waits: runs Python's signal handlers, and throws what they raise.
 void check_signals();
 
+/// A miniray.WorkerDied with all that is known.
+nb::object died_object(const miniray::WorkerDied& died);
+
 /// An attribute of a module of the package, such as ("miniray._arrays", "build").
 nb::object attribute(const char* module, const char* name);
 
@@ -35,6 +38,7 @@ void bind_worker_server(nb::module_& module);
 void bind_cluster(nb::module_& module);
 void bind_hardware(nb::module_& module);
 void bind_command(nb::module_& module);
+void bind_pool(nb::module_& module);
 void bind_collective(nb::module_& module);
 void bind_limits(nb::module_& module);
 

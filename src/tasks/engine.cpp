@@ -35,7 +35,7 @@ void TaskEngine::event(std::string kind, const Member* member, std::string text,
   PoolEvent made{std::move(kind), {}, {}, std::move(text), task};
   if (member != nullptr) {
     made.node = nodes_[member->node()].name;
-    made.worker = const_cast<Member*>(member)->worker().name();
+    made.worker = member->worker().name();
   }
   options_.on_event(std::move(made));
 }
@@ -45,7 +45,7 @@ std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std:
   return nodes_.size() - 1;
 }
 
-void TaskEngine::add_worker(std::size_t node, Worker worker, bool shares_clock) {
+void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
   ++nodes_[node].members;
   members_changed_ = true;
@@ -107,6 +107,11 @@ void TaskEngine::submit(Task task) {
   if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
   watches_times_ = watches_times_ || task.terms->timeout_s.has_value();
   queue_.add(std::move(task));
+}
+
+void TaskEngine::submit_again(Task task) {
+  if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
+  queue_.put_back(std::move(task));
 }
 
 void TaskEngine::cancel(std::int64_t number) {
@@ -204,7 +209,7 @@ void TaskEngine::lose(Members::iterator member, const std::exception_ptr& why) {
     const bool may_have_begun = std::exchange(first, false) || all_may_have_begun;
     if (task.number != member->condemned) after_death(std::move(task), may_have_begun, name, certificate);
   }
-  Worker gone = std::move(member->worker());
+  std::shared_ptr<Worker> gone = member->let_go();
   const std::size_t node = member->node();
   --nodes_[node].members;
   members_.erase(member);
@@ -391,12 +396,12 @@ void TaskEngine::turn(double timeout_s, Channel& waker) {
   dispatch();
 }
 
-std::vector<Worker> TaskEngine::dismiss() {
-  std::vector<Worker> all;
-  for (Member& member : members_) all.push_back(std::move(member.worker()));
+std::vector<std::shared_ptr<Worker>> TaskEngine::dismiss() {
+  std::vector<std::shared_ptr<Worker>> all;
+  for (Member& member : members_) all.push_back(member.let_go());
   members_.clear();
   members_changed_ = true;
-  for (Worker& worker : all) worker.end();
+  for (const std::shared_ptr<Worker>& worker : all) worker->end();
   return all;
 }
 
@@ -413,9 +418,9 @@ TaskEngine::Census TaskEngine::census() const {
   return counted;
 }
 
-std::vector<TaskEngine::WorkerStatus> TaskEngine::workers() {
+std::vector<TaskEngine::WorkerStatus> TaskEngine::workers() const {
   std::vector<WorkerStatus> all;
-  for (Member& member : members_) {
+  for (const Member& member : members_) {
     const char* state = member.state == Member::State::preparing ? "preparing"
                         : member.state == Member::State::ending  ? "ending"
                         : member.task_count() > 0                ? "busy"

@@ -31,7 +31,7 @@ class TaskEngine {
     std::optional<Task> initializer = {};
     std::function<void(PoolEvent)> on_event = {};
     /// A worker has gone, and its place on this node is free. Its process has ended, or is lost.
-    std::function<void(std::size_t node, Worker worker)> on_vacancy = {};
+    std::function<void(std::size_t node, std::shared_ptr<Worker> worker)> on_vacancy = {};
     /// A worker does not know a function by its name.
     std::function<void(TaskFunction& function)> on_unknown = {};
   };
@@ -39,7 +39,7 @@ class TaskEngine {
 
   // What there is to work with.
   std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {});
-  void add_worker(std::size_t node, Worker worker, bool shares_clock);
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
   /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
   void break_down(const std::string& why);
   /// Why it can never be run; empty if it can.
@@ -47,6 +47,8 @@ class TaskEngine {
 
   // Tasks.
   void submit(Task task);
+  /// One that has had an outcome, and shall have another: in its old place.
+  void submit_again(Task task);
   /// One that waits is dropped; one that runs ends with its worker. Its outcome follows, whatever it is.
   void cancel(std::int64_t number);
   void cancel_waiting();
@@ -58,7 +60,7 @@ class TaskEngine {
   /// What comes from `waker` ends the wait.
   void turn(double timeout_s, Channel& waker);
   /// Tells all workers to end; for who then lets go of them.
-  [[nodiscard]] std::vector<Worker> dismiss();
+  [[nodiscard]] std::vector<std::shared_ptr<Worker>> dismiss();
 
   struct Census {
     std::size_t waiting = 0, running = 0, workers = 0, idle = 0;
@@ -69,7 +71,7 @@ class TaskEngine {
     std::int64_t pid;
     std::size_t tasks;
   };
-  [[nodiscard]] std::vector<WorkerStatus> workers();
+  [[nodiscard]] std::vector<WorkerStatus> workers() const;
 
  private:
   struct Node {

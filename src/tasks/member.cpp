@@ -10,7 +10,7 @@ namespace miniray {
 void Member::introduce(const TaskFunction& function) {
   const auto known = known_.find(function.number);
   if (known != known_.end() && known->second == function.revision) return;
-  (void)worker_.send_some(function.definition);
+  (void)worker_->send_some(function.definition);
   if (known != known_.end()) {
     known->second = function.revision;
     return;
@@ -20,7 +20,7 @@ void Member::introduce(const TaskFunction& function) {
   if (known_order_.size() <= functions_known_max) return;
   Message forget = encode(Value::list({0, "forget", known_order_.front()}));
   forget.kind = Message::Kind::call;
-  (void)worker_.send_some(forget);
+  (void)worker_->send_some(forget);
   known_.erase(known_order_.front());
   known_order_.pop_front();
 }
@@ -31,7 +31,7 @@ void Member::give(Task& task, std::int64_t lease_ns) {
   const bool waits = !tasks_.empty();
   lease_end_ns_ = waits ? now + lease_ns : lease_end_ns_;
   set_lease(task.call, waits && shares_clock_ ? lease_end_ns_ : 0);
-  (void)worker_.send_some(task.call);
+  (void)worker_->send_some(task.call);
   if (!waits) running_since_ns_ = now;
   tasks_.push_back(std::move(task));
 }

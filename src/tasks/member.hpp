@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,12 +19,13 @@ class Member {
  public:
   enum class State : std::uint8_t { preparing, ready, ending };
 
-  Member(Worker worker, std::size_t node, bool shares_clock)
+  Member(std::shared_ptr<Worker> worker, std::size_t node, bool shares_clock)
       : node_(node), shares_clock_(shares_clock), worker_(std::move(worker)) {
-    worker_.channel().look_for(Lane::any);
+    worker_->channel().look_for(Lane::any);
   }
 
-  [[nodiscard]] Worker& worker() { return worker_; }
+  [[nodiscard]] Worker& worker() const { return *worker_; }
+  [[nodiscard]] std::shared_ptr<Worker> let_go() { return std::move(worker_); }
   [[nodiscard]] std::size_t node() const { return node_; }
   /// Of another machine: nobody can tell when a call that waits there may no longer begin.
   [[nodiscard]] bool shares_clock() const { return shares_clock_; }
@@ -59,7 +61,7 @@ class Member {
 
   std::size_t node_;
   bool shares_clock_;
-  Worker worker_;
+  std::shared_ptr<Worker> worker_;
   std::deque<Task> tasks_;  // the first runs, the others wait behind it
   std::int64_t running_since_ns_ = 0;
   std::int64_t lease_end_ns_ = 0;  // of those that wait
