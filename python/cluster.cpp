@@ -92,17 +92,34 @@ void bind_cluster(nb::module_& module) {
       .def(
           "connect_to_servers",
           [](Cluster& self, const std::string& work_fn, std::optional<int> num_workers,
-             std::optional<double> gpus_per_worker, const std::vector<int>& gpus, bool pin_cpus) {
+             std::optional<double> gpus_per_worker, const std::vector<int>& gpus, bool pin_cpus,
+             const std::vector<std::size_t>& nodes) {
             std::vector<Worker> workers;
             {
               const nb::gil_scoped_release released;
-              workers = self.connect_to_servers(work_fn, {num_workers, gpus_per_worker, gpus, pin_cpus});
+              workers = self.connect_to_servers(work_fn, {num_workers, gpus_per_worker, gpus, pin_cpus, nodes});
             }
             return wrap_ready(std::move(workers));
           },
-          "work_fn"_a, "num_workers"_a.none(), "gpus_per_worker"_a.none(), "gpus"_a, "pin_cpus"_a,
+          "work_fn"_a, "num_workers"_a.none(), "gpus_per_worker"_a.none(), "gpus"_a, "pin_cpus"_a, "nodes"_a,
           nb::sig("def connect_to_servers(self, work_fn: str, num_workers: int | None, gpus_per_worker: float | None, "
-                  "gpus: collections.abc.Sequence[int], pin_cpus: bool) -> list[_ReadyWorker]"))
+                  "gpus: collections.abc.Sequence[int], pin_cpus: bool, nodes: collections.abc.Sequence[int]) -> "
+                  "list[_ReadyWorker]"))
+      .def("relaunch", &Cluster::relaunch, "node"_a, "timeout"_a.none(), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "replace",
+          [](Cluster& self, Worker& worker, std::optional<std::size_t> node) {
+            std::vector<Worker> made;
+            {
+              const nb::gil_scoped_release released;
+              made.push_back(self.replace(worker, node));
+            }
+            return wrap_ready(std::move(made));
+          },
+          "worker"_a, "node"_a.none(),
+          nb::sig("def replace(self, worker: typing.Any, node: int | None) -> list[_ReadyWorker]"))
+      .def("node_of", &Cluster::node_of, "worker"_a, nb::sig("def node_of(self, worker: typing.Any) -> int"))
+      .def("position_of", &Cluster::position_of, "node"_a)
       .def(
           "broadcast",
           [](Cluster& self, const std::vector<Worker*>& workers, nb::handle message, const std::string& codec) {

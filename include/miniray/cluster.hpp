@@ -80,7 +80,8 @@ struct StartOptions {
   /// Which of each node's GPUs, by their numbers there, are given out; empty: all. Two starts that name the same GPUs
   /// share them.
   std::vector<int> gpus = {};
-  bool pin_cpus = true;  ///< to those next to the worker's GPUs, where that is known
+  bool pin_cpus = true;                 ///< to those next to the worker's GPUs, where that is known
+  std::vector<std::size_t> nodes = {};  ///< on these only, by position; empty: on all
 };
 
 /// Some nodes did not come up. Nothing was left running on any.
@@ -96,6 +97,7 @@ class ClusterError : public Error {
   std::vector<Failure> failures_;
 };
 
+/// Calls may come from any thread, one at a time.
 class Cluster {
  public:
   explicit Cluster(std::vector<NodeConfig> nodes, ClusterOptions options = {});
@@ -122,6 +124,14 @@ class Cluster {
   void launch_servers(const std::string& work_fn = {});
   /// The caller owns these workers.
   [[nodiscard]] std::vector<Worker> connect_to_servers(const std::string& work_fn, const StartOptions& options = {});
+  /// Brings a node's server back after it died or its host was cut off; the other nodes go on. What is left of the old
+  /// one, and its workers, end; should it stand still and hold its port, the new one takes any that is free. Throws
+  /// ClusterError, with the cause, if the node cannot be had within the time (by default start_timeout_s); it has no
+  /// server then, and this may be tried again.
+  void relaunch(std::size_t node, std::optional<double> timeout_s = {});
+  /// A worker for the place of one that has died: the same function with the same GPUs, on the same node or on that
+  /// one. The caller owns it: `worker = cluster.replace(worker)`. Throws ClusterError if the node's server is gone too.
+  [[nodiscard]] Worker replace(Worker& worker, std::optional<std::size_t> node = {});
   void broadcast(std::span<Worker* const> workers, const Message& message);
   /// Ends these workers, of connect_to_servers, along with the cluster's own.
   void stop(std::span<Worker* const> workers);
@@ -133,6 +143,8 @@ class Cluster {
     std::string address = {};  ///< where ssh arrived there, if that may be another than the host's
   };
   [[nodiscard]] std::vector<Server> servers() const;
+  /// The position of a node, by its name in servers(): its host, as a rule. Throws UsageError if there is none.
+  [[nodiscard]] std::size_t position_of(const std::string& node) const;
   /// The position of the worker's node. Throws UsageError if the worker is not this cluster's.
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
   /// A process on each of these nodes that tells of it, for checks (src/cluster/probe.hpp).

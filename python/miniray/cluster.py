@@ -6,11 +6,13 @@ import atexit
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from miniray import _core, _functions
+from miniray.errors import UsageError
 from miniray.worker import RemoteWorker, _stop_import
 
 TYPE_CHECKING = False
@@ -62,6 +64,9 @@ class Cluster:
     What workers print appears here, marked with node and worker; with ``output="folder"`` it goes to a file for each.
 
     When the cluster is stopped, or the program ends in whatever way, nothing of it is left on any node.
+
+    Any thread may call it: ``start``, ``connect_to_servers``, ``relaunch``, ``replace``, ``broadcast`` and ``stop``
+    wait for each other. A worker is for one thread at a time.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class Cluster:
         )
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []
+        self._lock = threading.RLock()
         self._make("")  # what is wrong with the configuration shows now
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
@@ -137,6 +143,7 @@ class Cluster:
         gpus_per_worker: float | None = None,
         gpus: Iterable[int] = (),
         pin_cpus: bool = True,
+        nodes: Iterable[int | str] = (),
     ) -> list[RemoteWorker]:
         """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
 
@@ -146,33 +153,41 @@ class Cluster:
         ``num_workers`` (of each node) and ``gpus_per_worker`` take the place of what the nodes' configuration says.
         ``gpus`` are the GPUs of each node, by their numbers there, that these workers share among them: range(4) for
         training and range(4, 8) for rollouts splits them, the same ones for two groups shares them. Workers with GPUs
-        run on the CPUs next to them, unless ``pin_cpus=False``.
+        run on the CPUs next to them, unless ``pin_cpus=False``. ``nodes`` are those that get workers, by host or by
+        position; without it, all do.
         """
         _stop_import()
         name = self._name_of(work_fn)
-        launched = self._core is not None
-        if not launched:
-            self.launch_servers(name)
-        try:
-            return self.connect_to_servers(
-                name, num_workers=num_workers, gpus_per_worker=gpus_per_worker, gpus=gpus, pin_cpus=pin_cpus
-            )
-        except BaseException:
+        with self._lock:
+            launched = self._core is not None
             if not launched:
-                self.stop()
-            raise
+                self.launch_servers(name)
+            try:
+                return self.connect_to_servers(
+                    name,
+                    num_workers=num_workers,
+                    gpus_per_worker=gpus_per_worker,
+                    gpus=gpus,
+                    pin_cpus=pin_cpus,
+                    nodes=nodes,
+                )
+            except BaseException:
+                if not launched:
+                    self.stop()
+                raise
 
     def launch_servers(self, work_fn: str | Callable[[_core.Handle], Any] | None = None) -> list[Server]:
         """Start a worker server on every node, all at once, and import ``work_fn`` there if it is given."""
         _stop_import()
-        if self._core is not None:
-            raise RuntimeError("the cluster's servers are up already; stop() ends them")
         name = self._name_of(work_fn) if work_fn is not None else ""
-        core = self._make(name or "__main__.")
-        core.launch_servers(name)
-        self._core = core
-        _running.append(self)
-        return self.servers
+        with self._lock:
+            if self._core is not None:
+                raise RuntimeError("the cluster's servers are up already; stop() ends them")
+            core = self._make(name or "__main__.")
+            core.launch_servers(name)
+            self._core = core
+            _running.append(self)
+            return self.servers
 
     def connect_to_servers(
         self,
@@ -182,20 +197,68 @@ class Cluster:
         gpus_per_worker: float | None = None,
         gpus: Iterable[int] = (),
         pin_cpus: bool = True,
+        nodes: Iterable[int | str] = (),
     ) -> list[RemoteWorker]:
-        """Have the servers of all nodes start their workers; see ``start``."""
+        """Have the servers of all nodes (or of ``nodes``) start their workers; see ``start``."""
+        name = self._name_of(work_fn)
+        with self._lock:
+            core = self._running_core()
+            positions = [self._position(node) for node in nodes]
+            ready = core.connect_to_servers(name, num_workers, gpus_per_worker, list(gpus), pin_cpus, positions)
+            made = [RemoteWorker._take_over(worker) for worker in ready]
+            self._workers = self.workers + made
+            return made
+
+    def relaunch(self, node: int | str, timeout: float | None = None) -> Server:
+        """Bring back a node's server that died, or whose host was cut off; the other nodes go on.
+
+        ``node`` is its host or its position. What is left of the old server, and its workers, end: at once, or as soon
+        as they run again or can be reached. If the old one still holds its port, the new one takes any that is free.
+        ClusterError says why if the node cannot be had within ``timeout`` seconds (by default the cluster's
+        ``start_timeout_s``); it has no server then, and this may be tried again.
+        """
+        with self._lock:
+            core = self._running_core()
+            position = self._position(node)
+            core.relaunch(position, timeout)
+            return self.servers[position]
+
+    def replace(self, worker: RemoteWorker, node: int | str | None = None) -> RemoteWorker:
+        """A worker in the place of one that has died: the same function with the same GPUs, on the same node (or on
+        ``node``). The old one is closed. ClusterError if the node's server is gone too; ``relaunch`` brings it back.
+        """
+        with self._lock:
+            made = type(worker)._take_over(self._replacement(worker, node))
+            self._workers = [made if other is worker else other for other in self._workers]
+        worker.close(0)
+        return made
+
+    def node_of(self, worker: RemoteWorker) -> int:
+        """The position of the worker's node. UsageError if the worker is not this cluster's."""
+        return self._running_core().node_of(worker)
+
+    def _replacement(self, worker: RemoteWorker, node: int | str | None) -> _core._ReadyWorker:
+        core = self._running_core()
+        [ready] = core.replace(worker, None if node is None else self._position(node))
+        return ready
+
+    def _running_core(self) -> _core.Cluster:
         if self._core is None:
             raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
-        ready = self._core.connect_to_servers(
-            self._name_of(work_fn), num_workers, gpus_per_worker, list(gpus), pin_cpus
-        )
-        made = [RemoteWorker._take_over(worker) for worker in ready]
-        self._workers += made
-        return made
+        return self._core
+
+    def _position(self, node: int | str) -> int:
+        """Of a node that is given by its host or its position."""
+        if isinstance(node, str):
+            return self._running_core().position_of(node)
+        if not 0 <= node < len(self.nodes):
+            raise UsageError(f"the cluster has {len(self.nodes)} nodes, from 0 on; there is no node {node}")
+        return node
 
     @property
     def workers(self) -> list[RemoteWorker]:
-        """All workers that were started, in the order in which they were."""
+        """All workers that were started and not closed, in the order in which they were."""
+        self._workers = [worker for worker in self._workers if not worker._closed]
         return list(self._workers)
 
     @property
@@ -238,25 +301,27 @@ class Cluster:
 
     def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
         """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""
-        if self._core is None:
-            raise RuntimeError("the cluster is not running")
-        self._core.broadcast(list(workers) if workers is not None else self._workers, message, self.codec)
+        with self._lock:
+            if self._core is None:
+                raise RuntimeError("the cluster is not running")
+            self._core.broadcast(list(workers) if workers is not None else self.workers, message, self.codec)
 
     def gather(self, workers: Iterable[RemoteWorker] | None = None, timeout: float | None = None) -> list[Any]:
         """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``.
 
         If one raises, the messages of the others are still there.
         """
-        return _core.Cluster.gather(list(workers) if workers is not None else self._workers, timeout)
+        return _core.Cluster.gather(list(workers) if workers is not None else self.workers, timeout)
 
     def stop(self) -> None:
         """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""
-        if self._core is None:
-            return
-        core, self._core = self._core, None
-        _running.remove(self)
-        workers, self._workers = self._workers, []
-        core.stop(workers)
+        with self._lock:
+            if self._core is None:
+                return
+            workers = self.workers
+            core, self._core, self._workers = self._core, None, []
+            _running.remove(self)
+            core.stop(workers)
 
     def __enter__(self) -> Cluster:
         return self
@@ -265,7 +330,7 @@ class Cluster:
         self.stop()
 
     def __repr__(self) -> str:
-        state = f"{len(self._workers)} workers" if self._core is not None else "not running"
+        state = f"{len(self.workers)} workers" if self._core is not None else "not running"
         return f"<miniray.Cluster of {len(self.nodes)} nodes, {state}>"
 
 

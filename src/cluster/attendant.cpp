@@ -66,6 +66,15 @@ void Attendant::take_over(std::size_t node) {
   system::send_all(news_.get(), rest);
 }
 
+void Attendant::drop(std::size_t node) {
+  const AttendantNotice notice{static_cast<std::int32_t>(node), AttendantNotice::drop};
+  const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
+  // Should it have ended, so have the commands that it started.
+  while (process_.running() &&
+         system::send(news_.get(), std::span(&piece, 1), {}).outcome == system::Transfer::Outcome::would_block)
+    (void)system::poll_one(news_.get(), POLLOUT, limits::wait_slice_ms);
+}
+
 const std::map<std::size_t, int>& Attendant::exit_codes() {
   AttendantNotice notice{};
   while (news_.valid()) {
@@ -80,9 +89,13 @@ const std::map<std::size_t, int>& Attendant::exit_codes() {
   return exit_codes_;
 }
 
-bool Attendant::finish(const Deadline& deadline, const std::function<void()>& on_interrupt) {
+void Attendant::tell_to_finish() {
   if (news_.valid()) system::shut_down_writing(news_.get());
   streams_.clear();
+}
+
+bool Attendant::finish(const Deadline& deadline, const std::function<void()>& on_interrupt) {
+  tell_to_finish();
   while (process_.running()) {
     (void)system::poll_one(process_.pidfd(), POLLIN, deadline.poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();

@@ -42,10 +42,14 @@ class Attendant {
   [[nodiscard]] std::vector<Streams>& streams() { return streams_; }
   /// The attendant reads these from now on.
   void take_over(std::size_t node);
+  /// The node's command is ended, and what it started there sees the end of its stream; the others go on.
+  void drop(std::size_t node);
   /// Readable when a command has ended.
   [[nodiscard]] int fileno() const { return news_.get(); }
   /// The exit codes of the commands that have ended, by node.
   const std::map<std::size_t, int>& exit_codes();
+  /// The first half of finish(): for who ends several, and then waits for all.
+  void tell_to_finish();
   /// The nodes' servers are told to end; waits until all that was printed is shown. False if it took too long.
   bool finish(const Deadline& deadline, const std::function<void()>& on_interrupt);
 

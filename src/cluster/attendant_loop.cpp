@@ -83,6 +83,8 @@ void AttendantLoop::hear_news() {
   const system::Transfer transfer =
       system::receive(news_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, &descriptors);
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
+  if (transfer.bytes == sizeof(notice) && notice.value == AttendantNotice::drop)
+    return drop(nodes_.at(static_cast<std::size_t>(notice.node)));
   if (transfer.bytes != sizeof(notice) || descriptors.size() != 2) {  // the cluster has finished
     finishing_ = true;
     for (Node& node : nodes_)
@@ -100,6 +102,15 @@ void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, co
   node.errors = LineStream(std::move(descriptors[1]));
   node.talk.put_back(rest);
   node.taken_over = true;
+}
+
+// A command that stands still is not waited for, nor are those who hold its streams elsewhere.
+void AttendantLoop::drop(Node& node) {
+  if (node.taken_over) read_node(node);
+  node.taken_over = false;
+  node.talk = LineStream();
+  node.errors = LineStream();
+  if (!node.ended) (void)node.command.signal(SIGKILL);
 }
 
 void AttendantLoop::show(const std::string& line, const Node& node) {

@@ -16,8 +16,9 @@
 namespace miniray {
 
 /// Between the cluster and its attendant. From the cluster: these descriptors are yours, and so many bytes that were
-/// read from them follow. To the cluster: the command of a node ended with this exit code.
+/// read from them follow; or drop the node. To the cluster: the command of a node ended with this exit code.
 struct AttendantNotice {
+  static constexpr std::int32_t drop = -1;
   std::int32_t node, value;
 };
 
@@ -61,6 +62,7 @@ class AttendantLoop {
   void start(std::size_t index, NodeEnds& ends);
   void hear_news();
   void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
+  void drop(Node& node);
   void read_node(Node& node);
   void show(const std::string& line, const Node& node);
   void report(std::size_t node, int exit_code);

@@ -19,6 +19,9 @@ class Broadcaster {
  public:
   /// The worker is on that node.
   void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = {node, worker.pid()}; }
+  void forget(Worker& worker) { node_of_.erase(&worker.channel()); }
+  /// The node has a new server.
+  void forget_server(std::size_t node) { links_.erase(node); }
   /// Nothing if it was never added.
   [[nodiscard]] std::optional<std::size_t> node_of(Worker& worker) const;
   /// To all of them, even if one cannot be reached; then throws what it threw. `server_of` says where a node's server

@@ -1,38 +1,23 @@
 #include "miniray/cluster.hpp"
 
-#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <list>
 #include <numeric>
-#include <sstream>
 
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
-#include "base/network.hpp"
-#include "base/system.hpp"
-#include "channel/authentication.hpp"
-#include "cluster/attendant.hpp"
 #include "cluster/broadcast.hpp"
-#include "cluster/code_bundle.hpp"
 #include "cluster/gpu_plan.hpp"
-#include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
-#include "cluster/node_launch.hpp"
-#include "cluster/private_folder.hpp"
+#include "cluster/node_servers.hpp"
 #include "cluster/probe.hpp"
-#include "cluster/program.hpp"
-#include "cluster/progress.hpp"
 #include "worker/connect_workers.hpp"
 
 namespace miniray {
 namespace {
-
-// Once a node has failed, the others have this long to fail too, and to be named; ssh gives up before.
-constexpr int failing_together_ms = limits::ssh_connect_timeout_ms + 2000;
-constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
 
 // Those that have not ended when the grace, which they share, is over.
 std::vector<Worker*> still_running(const std::vector<Worker*>& workers, int grace_ms) {
@@ -74,262 +59,150 @@ class Cluster::State {
  public:
   State(std::vector<NodeConfig> nodes, ClusterOptions options);
   void launch(const std::string& work_fn);
-  [[nodiscard]] bool launched() const { return attendant_ != nullptr; }
+  [[nodiscard]] bool launched() const { return servers_.launched(); }
+  void relaunch(std::size_t node, std::optional<double> timeout_s);
   [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn, const StartOptions& options);
   [[nodiscard]] std::vector<Worker> connect_probes(const std::vector<std::size_t>& nodes);
+  [[nodiscard]] Worker replace(Worker& worker, std::optional<std::size_t> node);
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
+  [[nodiscard]] std::size_t position_of(const std::string& node) const;
   void broadcast(std::span<Worker* const> workers, const Message& message);
   void stop(std::span<Worker* const> others);
   [[nodiscard]] std::vector<Worker*> all_workers();
-  [[nodiscard]] const std::vector<Server>& servers() const { return servers_; }
+  [[nodiscard]] const std::vector<Server>& servers() const { return servers_.servers(); }
 
   ClusterOptions options;
   std::list<std::vector<Worker>> started;
   std::set<int> ports_given;
 
  private:
-  [[nodiscard]] std::vector<Attendant::Node> commands(const ServerProgram& program, const std::string& executable);
-  [[nodiscard]] Value config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
-                                const std::string& work_fn) const;
-  void bring_up(std::vector<NodeLaunch>& launches);
-  [[nodiscard]] bool tunnelled(std::size_t node) const { return options.tunnel && !is_local(nodes_[node].host); }
-  [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
-  [[nodiscard]] Server server_of(std::size_t node, const Value& ready) const;
-  void take_over(const std::vector<NodeLaunch>& launches);
-  [[nodiscard]] RemoteAddress server_address(std::size_t node) const;
-  // Where the workers shall be, and on which node each is.
+  // What a worker was started with, so that another can take its place.
+  struct Origin {
+    std::string work_fn;
+    std::size_t home;
+    WorkerPlace place;
+  };
+  // Where the workers shall be, on which node each is, and what they are started with.
   struct Wanted {
     std::vector<RemoteAddress> addresses;
     std::vector<std::size_t> nodes;
+    std::vector<Origin> origins;
   };
+  void require_node(std::size_t node) const;
+  [[nodiscard]] std::vector<std::size_t> chosen(const std::vector<std::size_t>& positions) const;
+  void want(Wanted& all, std::size_t node, const Origin& origin);
   [[nodiscard]] Wanted wanted(const std::string& work_fn, const StartOptions& start);
   [[nodiscard]] std::vector<Worker> connect(const Wanted& wanted);
-  [[nodiscard]] const Machine& machine_of(std::size_t node);
+  [[nodiscard]] std::vector<Worker> connect_and_know(Wanted wanted);
+  void learn_machines(const std::vector<std::size_t>& nodes);
 
   std::vector<NodeConfig> nodes_;
   std::vector<std::string> names_;
-  int unreachable_ms_;
-  Key key_;
-  std::string tunnel_token_;
-  std::unique_ptr<PrivateFolder> folder_;
-  std::unique_ptr<Attendant> attendant_;
-  std::vector<Server> servers_;
-  std::vector<int> labelled_;      // how many workers each node has had
-  std::vector<Machine> machines_;  // of all nodes, once one was asked for
+  NodeServers servers_;
+  std::vector<int> labelled_;                 // how many workers each node has had
+  std::map<std::size_t, Machine> machines_;   // of the nodes that were asked for theirs
+  std::map<const Channel*, Origin> origins_;  // of the workers that are the broadcaster's too
   bool told_of_no_gpu_ = false;
   Broadcaster broadcaster_;
 };
 
 Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
-    : options(std::move(given)), nodes_(std::move(nodes)), names_(node_names(nodes_)) {
+    : options(std::move(given)),
+      nodes_(std::move(nodes)),
+      names_(node_names(nodes_)),
+      servers_(nodes_, names_, options),
+      labelled_(nodes_.size(), 0) {
   if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
   for (const NodeConfig& node : nodes_) check(node);
   if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
     throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
-  unreachable_ms_ = static_cast<int>(options.unreachable_s * 1000);
   if (options.output.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
   if (error) throw UsageError("cannot make the folder " + options.output + " for output: " + error.message());
 }
 
-Tunnel Cluster::State::tunnel_of(std::size_t node) const {
-  if (!tunnelled(node)) return {};
-  return {(folder_->path() / std::to_string(node)).string(),
-          "/tmp/miniray-" + tunnel_token_ + "-" + std::to_string(node) + "/socket"};
-}
-
-std::vector<Attendant::Node> Cluster::State::commands(const ServerProgram& program, const std::string& executable) {
-  std::string executable_hash;
-  const std::uint64_t executable_bytes = executable.size();
-  if (!program.executable.empty()) {
-    executable_hash = content_hash(executable);
-    const bool travels = options.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host);
-    if (travels && executable_bytes > limits::code_bytes_max)
-      throw UsageError("the program " + program.executable + " has " + std::to_string(executable_bytes / limits::mib) +
-                       " MiB, and what goes along to the nodes may have " +
-                       std::to_string(limits::code_bytes_max / limits::mib) +
-                       " (code_bytes_max). Strip it, or set ship_code to false and put it there, at the same path");
-  }
-  std::vector<Attendant::Node> made;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    std::string command = program.command(nodes_[i]);
-    if (!executable_hash.empty()) {
-      const bool ship = options.ship_code && !is_local(nodes_[i].host);
-      if (ship)
-        command = with_shipped_program(command, executable_hash, executable_bytes);
-      else
-        command.insert(0, "program=" + quote_for_shell(program.executable) + "; ");
-    }
-    made.push_back({names_[i], launch_command(nodes_[i], command, tunnel_of(i), unreachable_ms_)});
-  }
-  return made;
-}
-
-Value Cluster::State::config_of(std::size_t node, const ServerProgram& program, const CodeBundle& code,
-                                const std::string& work_fn) const {
-  const NodeConfig& config = nodes_[node];
-  Map environment;
-  for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
-  return {{"key", key_.hex()},
-          {"port", config.base_port},
-          {"local", is_local(config.host)},
-          {"socket", tunnel_of(node).there},
-          {"environment", Value(std::move(environment))},
-          {"workdir", config.workdir},
-          {"unreachable_ms", unreachable_ms_},
-          {"code", code.empty() ? Value() : code.manifest()},
-          {"setup", program.setup},
-          {"work_fn", work_fn}};
-}
-
 void Cluster::State::launch(const std::string& work_fn) {
-  if (launched()) throw UsageError("the cluster's servers are up already; stop() ends them");
-  const ServerProgram program = options.program.command ? options.program : this_program();
-  const CodeBundle code = options.ship_code ? CodeBundle(program.files) : CodeBundle();
-  key_ = Key::random();
-  tunnel_token_ = random_hex(8);
-  if (options.tunnel) folder_ = std::make_unique<PrivateFolder>();
-  const auto executable =
-      std::make_shared<const std::string>(program.executable.empty() ? std::string() : read_file(program.executable));
-  std::vector<NodeLaunch> launches;
-  launches.reserve(nodes_.size());
-  for (std::size_t i = 0; i < nodes_.size(); ++i)
-    launches.emplace_back(nodes_[i], config_of(i, program, code, work_fn), code, executable);
-  attendant_ = std::make_unique<Attendant>(
-      commands(program, *executable),
-      Attendant::Options{options.output, unreachable_ms_,
-                         options.attendant.empty() ? this_programs_attendant() : options.attendant});
-  try {
-    bring_up(launches);
-    take_over(launches);
-  } catch (...) {
-    (void)attendant_->finish(Deadline::in_ms(failed_stop_ms), {});
-    attendant_.reset();
-    folder_.reset();
-    throw;
-  }
-}
-
-// All nodes at once: each goes on whenever it can, and a slow one keeps nobody waiting but the caller.
-void Cluster::State::bring_up(std::vector<NodeLaunch>& launches) {
-  const Deadline deadline = Deadline::in_seconds(options.start_timeout_s);
-  std::optional<Deadline> failing_until;
-  Progress progress(options.progress);
-  Deadline heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
-  std::vector<Attendant::Streams>& streams = attendant_->streams();
-  while (!std::ranges::all_of(launches, &NodeLaunch::settled) && !(failing_until && failing_until->passed())) {
-    std::vector<pollfd> watched{{attendant_->fileno(), POLLIN, 0}};
-    std::vector<Progress::Entry> shown;
-    for (std::size_t i = 0; i < launches.size(); ++i) {
-      shown.push_back({names_[i], launches[i].stage_name(), launches[i].settled()});
-      if (launches[i].settled()) continue;
-      LineStream& talk = streams[i].talk;
-      const int writing = talk.unwritten_bytes() > 0 ? POLLOUT : 0;
-      watched.push_back({talk.ended() ? -1 : talk.input_fileno(), static_cast<short>(POLLIN | writing), 0});
-      watched.push_back({streams[i].errors.ended() ? -1 : streams[i].errors.input_fileno(), POLLIN, 0});
-    }
-    progress.show(shown);
-    (void)system::poll_many(watched, std::min(200, deadline.poll_ms(limits::wait_slice_ms)));
-    if (options.worker.on_interrupt) options.worker.on_interrupt();
-    for (std::size_t i = 0; i < launches.size(); ++i) launches[i].advance(streams[i]);
-    for (const auto& [node, exit_code] : attendant_->exit_codes())
-      launches[node].command_ended(streams[node], exit_code);
-    if (!failing_until && std::ranges::find(launches, NodeLaunch::Stage::failed, &NodeLaunch::stage) != launches.end())
-      failing_until = Deadline::in_ms(failing_together_ms);
-    if (deadline.passed())
-      for (NodeLaunch& launch : launches)
-        launch.give_up("it was not ready within " + std::to_string(static_cast<int>(options.start_timeout_s)) +
-                       " s (start_timeout_s); it was " + launch.stage_name() +
-                       (launch.complaints().empty() ? "" : ", and said:\n" + launch.complaints()));
-    if (!heartbeat.passed()) continue;
-    heartbeat = Deadline::in_ms(unreachable_ms_ / 4);
-    for (std::size_t i = 0; i < launches.size(); ++i) {
-      if (!launches[i].wants_heartbeats()) continue;
-      streams[i].talk.write("\n");
-      (void)streams[i].talk.flush();
-    }
-  }
-  std::vector<ClusterError::Failure> failures;
-  for (std::size_t i = 0; i < launches.size(); ++i)
-    if (launches[i].stage() == NodeLaunch::Stage::failed) failures.push_back({names_[i], launches[i].why()});
-  if (!failures.empty()) throw ClusterError(nodes_.size(), std::move(failures));
-}
-
-Cluster::Server Cluster::State::server_of(std::size_t node, const Value& ready) const {
-  Server server{
-      names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()), ready["pid"].integer(), {}};
-  const std::string& host = nodes_[node].host;
-  if (const Tunnel tunnel = tunnel_of(node); !tunnel.here.empty()) {
-    server.host = tunnel.here;
-    return server;
-  }
-  if (is_local(host)) return server;
-  // ssh may know the host by a name that nobody else does; then the address at which it arrived there must do.
-  try {
-    const std::string name = host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
-    (void)network::resolve(name, server.port);
-    server.address = server.host;
-    server.host = name;
-  } catch (const UnknownHost&) {
-  }
-  return server;
-}
-
-void Cluster::State::take_over(const std::vector<NodeLaunch>& launches) {
-  servers_.clear();
+  servers_.launch(work_fn);
   labelled_.assign(nodes_.size(), 0);
-  for (std::size_t i = 0; i < launches.size(); ++i) {
-    servers_.push_back(server_of(i, launches[i].server()));
-    std::istringstream complaints(launches[i].complaints());
-    for (std::string line; std::getline(complaints, line);)
-      std::fprintf(stderr, "[%s] %s\n", names_[i].c_str(), line.c_str());
-    attendant_->take_over(i);
-  }
 }
 
-RemoteAddress Cluster::State::server_address(std::size_t node) const {
-  RemoteAddress address{servers_[node].host, servers_[node].port, {}, names_[node], servers_[node].address};
-  address.options.key = key_.hex();
-  address.options.unreachable_s = options.unreachable_s;
-  address.options.worker = options.worker;
-  return address;
+void Cluster::State::require_node(std::size_t node) const {
+  if (node >= nodes_.size())
+    throw UsageError("the cluster has " + std::to_string(nodes_.size()) + " nodes, from 0 on; there is no node " +
+                     std::to_string(node));
+}
+
+std::size_t Cluster::State::position_of(const std::string& node) const {
+  const auto found = std::ranges::find(names_, node);
+  if (found == names_.end()) {
+    std::string known;
+    for (const std::string& name : names_) known += (known.empty() ? "" : ", ") + name;
+    throw UsageError("the cluster has no node \"" + node + "\"; its nodes are " + known);
+  }
+  return static_cast<std::size_t>(found - names_.begin());
+}
+
+void Cluster::State::relaunch(std::size_t node, std::optional<double> timeout_s) {
+  require_node(node);
+  broadcaster_.forget_server(node);
+  servers_.relaunch(node, timeout_s.value_or(options.start_timeout_s));
+}
+
+std::vector<std::size_t> Cluster::State::chosen(const std::vector<std::size_t>& positions) const {
+  for (const std::size_t node : positions) require_node(node);
+  if (std::set<std::size_t>(positions.begin(), positions.end()).size() != positions.size())
+    throw UsageError("a node is chosen twice");
+  if (!positions.empty()) return positions;
+  std::vector<std::size_t> all(nodes_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 // Found out once, by a process on each node that is gone when the driver has answered.
-const Machine& Cluster::State::machine_of(std::size_t node) {
-  if (machines_.empty()) {
-    std::vector<std::size_t> all(nodes_.size());
-    std::iota(all.begin(), all.end(), 0);
-    std::vector<Worker> probes = connect_probes(all);
-    for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
-    for (Worker& probe : probes) machines_.push_back(machine_from(probe.recv({{}, options.start_timeout_s})));
-  }
-  return machines_[node];
+void Cluster::State::learn_machines(const std::vector<std::size_t>& nodes) {
+  std::vector<std::size_t> unknown;
+  for (const std::size_t node : nodes)
+    if (!machines_.contains(node)) unknown.push_back(node);
+  std::vector<Worker> probes = connect_probes(unknown);
+  for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
+  for (std::size_t i = 0; i < probes.size(); ++i)
+    machines_[unknown[i]] = machine_from(probes[i].recv({{}, options.start_timeout_s}));
+}
+
+void Cluster::State::want(Wanted& all, std::size_t node, const Origin& origin) {
+  const auto before = static_cast<std::size_t>(std::ranges::count(all.nodes, node));
+  RemoteOptions& remote = all.addresses.emplace_back(servers_.address_of(node)).options;
+  remote.work_fn = origin.work_fn;
+  remote.label = names_[node] + "/" + std::to_string(static_cast<std::size_t>(labelled_[node]) + before);
+  remote.worker.name = remote.label + (origin.work_fn.empty() ? "" : ", " + origin.work_fn);
+  remote.environment = origin.place.environment;
+  if (node == origin.home) remote.cpus = origin.place.cpus;  // elsewhere the GPUs have other neighbours
+  all.nodes.push_back(node);
+  all.origins.push_back(origin);
 }
 
 Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const StartOptions& start) {
   Wanted all;
   std::string without_gpu;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const int workers = start.num_workers.value_or(nodes_[i].num_workers);
-    const double gpus_per_worker = start.gpus_per_worker.value_or(nodes_[i].gpus_per_worker);
+  const std::vector<std::size_t> nodes = chosen(start.nodes);
+  servers_.require_up(nodes);
+  const auto gpus_on = [&](std::size_t node) { return start.gpus_per_worker.value_or(nodes_[node].gpus_per_worker); };
+  std::vector<std::size_t> with_gpus;
+  for (const std::size_t node : nodes) {
+    check_gpus_per_worker(gpus_on(node), names_[node]);
+    if (gpus_on(node) > 0 || !start.gpus.empty()) with_gpus.push_back(node);
+  }
+  learn_machines(with_gpus);
+  for (const std::size_t node : nodes) {
+    const int workers = start.num_workers.value_or(nodes_[node].num_workers);
     if (workers < 1) throw UsageError("num_workers is 1 or more, not " + std::to_string(workers));
-    check_gpus_per_worker(gpus_per_worker, names_[i]);
     std::vector<WorkerPlace> places(static_cast<std::size_t>(workers));
-    if (gpus_per_worker > 0 || !start.gpus.empty()) {
-      places = plan_gpus(machine_of(i), names_[i], workers, gpus_per_worker, start);
-      if (machine_of(i).gpus.empty()) without_gpu += (without_gpu.empty() ? "" : ", ") + names_[i];
+    if (std::ranges::find(with_gpus, node) != with_gpus.end()) {
+      places = plan_gpus(machines_[node], names_[node], workers, gpus_on(node), start);
+      if (machines_[node].gpus.empty()) without_gpu += (without_gpu.empty() ? "" : ", ") + names_[node];
     }
-    for (std::size_t worker = 0; worker < places.size(); ++worker) {
-      RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
-      remote.work_fn = work_fn;
-      remote.label = names_[i] + "/" + std::to_string(static_cast<std::size_t>(labelled_[i]) + worker);
-      remote.worker.name = remote.label + (work_fn.empty() ? "" : ", " + work_fn);
-      remote.environment = places[worker].environment;
-      remote.cpus = places[worker].cpus;
-      all.nodes.push_back(i);
-    }
+    for (const WorkerPlace& place : places) want(all, node, {work_fn, node, place});
   }
   if (!without_gpu.empty() && options.progress && !std::exchange(told_of_no_gpu_, true))
     std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without_gpu.c_str());
@@ -344,9 +217,10 @@ std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
     for (const ConnectFailure& failure : failures) {
       const std::size_t at = wanted.nodes[failure.address];
       if (std::ranges::find(told, names_[at], &ClusterError::Failure::node) == told.end())
-        told.push_back({names_[at], tunnelled(at) ? with_tunnel_hint(text_of(failure.error)) : text_of(failure.error)});
+        told.push_back(
+            {names_[at], servers_.tunnelled(at) ? with_tunnel_hint(text_of(failure.error)) : text_of(failure.error)});
     }
-    throw ClusterError(nodes_.size(), std::move(told));
+    throw ClusterError(std::set<std::size_t>(wanted.nodes.begin(), wanted.nodes.end()).size(), std::move(told));
   }
   std::vector<Worker> workers;
   workers.reserve(states.size());
@@ -354,28 +228,43 @@ std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
   return workers;
 }
 
-std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const StartOptions& start) {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
-  const Wanted all = wanted(work_fn, start);
-  std::vector<Worker> workers = connect(all);
+std::vector<Worker> Cluster::State::connect_and_know(Wanted wanted) {
+  std::vector<Worker> workers = connect(wanted);
   for (std::size_t i = 0; i < workers.size(); ++i) {
-    broadcaster_.add(workers[i], all.nodes[i]);
-    ++labelled_[all.nodes[i]];
+    broadcaster_.add(workers[i], wanted.nodes[i]);
+    origins_[&workers[i].channel()] = std::move(wanted.origins[i]);
+    ++labelled_[wanted.nodes[i]];
   }
   return workers;
 }
 
+std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const StartOptions& start) {
+  return connect_and_know(wanted(work_fn, start));
+}
+
 std::vector<Worker> Cluster::State::connect_probes(const std::vector<std::size_t>& nodes) {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  servers_.require_up(nodes);
   Wanted all;
   for (const std::size_t i : nodes) {
-    RemoteOptions& remote = all.addresses.emplace_back(server_address(i)).options;
+    RemoteOptions& remote = all.addresses.emplace_back(servers_.address_of(i)).options;
     remote.work_fn = probe_function;
     remote.label = names_[i] + "/probe";
     remote.worker.name = remote.label;
     all.nodes.push_back(i);
   }
   return connect(all);
+}
+
+Worker Cluster::State::replace(Worker& worker, std::optional<std::size_t> node) {
+  const std::size_t at = node.value_or(node_of(worker));
+  require_node(at);
+  servers_.require_up({at});
+  Wanted all;
+  want(all, at, origins_.at(&worker.channel()));
+  std::vector<Worker> made = connect_and_know(std::move(all));
+  broadcaster_.forget(worker);
+  origins_.erase(&worker.channel());
+  return std::move(made.front());
 }
 
 std::size_t Cluster::State::node_of(Worker& worker) const {
@@ -385,7 +274,7 @@ std::size_t Cluster::State::node_of(Worker& worker) const {
 }
 
 void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& message) {
-  broadcaster_.send(workers, message, [&](std::size_t node) { return server_address(node); });
+  broadcaster_.send(workers, message, [&](std::size_t node) { return servers_.address_of(node); });
 }
 
 std::vector<Worker*> Cluster::State::all_workers() {
@@ -407,14 +296,10 @@ void Cluster::State::stop(std::span<Worker* const> others) {
   for (Worker* worker : workers)
     if (std::ranges::find(stuck, worker) == stuck.end()) worker->close(0);
   broadcaster_ = {};
+  origins_.clear();
   machines_.clear();
   ports_given.clear();
-  servers_.clear();
-  if (attendant_)
-    (void)attendant_->finish(Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms),
-                             options.worker.on_interrupt);
-  attendant_.reset();
-  folder_.reset();
+  servers_.finish();
   for (Worker* worker : stuck) worker->close(0);  // with their servers, which could not tell
   started.clear();
 }
@@ -440,6 +325,9 @@ std::vector<Worker> Cluster::connect_probes(const std::vector<std::size_t>& node
   return state_->connect_probes(nodes);
 }
 std::size_t Cluster::node_of(Worker& worker) const { return state_->node_of(worker); }
+std::size_t Cluster::position_of(const std::string& node) const { return state_->position_of(node); }
+void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) { state_->relaunch(node, timeout_s); }
+Worker Cluster::replace(Worker& worker, std::optional<std::size_t> node) { return state_->replace(worker, node); }
 std::set<int>& Cluster::ports_given() { return state_->ports_given; }
 
 std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions& options) {

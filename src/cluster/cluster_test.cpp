@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -137,6 +138,82 @@ TEST_CASE("environment, GPUs and output") {
     CHECK(printed.str() == "printed by the worker\nand then it died\n");
     unlink((std::string(folder) + name).c_str());
   }
+  rmdir(folder);
+}
+
+TEST_CASE("workers on some nodes only") {
+  Cluster cluster({local(2), local(1), local(1)});
+  cluster.launch_servers();
+  StartOptions options;
+  options.nodes = {2, 0};
+  std::vector<Worker> workers = cluster.connect_to_servers("test_echo", options);
+  REQUIRE(workers.size() == 3);
+  CHECK(cluster.node_of(workers[0]) == 2);
+  CHECK(cluster.node_of(workers[1]) == 0);
+  CHECK(cluster.position_of("localhost#2") == 2);
+  CHECK_THROWS_WITH_AS((void)cluster.position_of("node9"), doctest::Contains("its nodes are localhost, localhost:0"),
+                       UsageError);
+  options.nodes = {3};
+  CHECK_THROWS_WITH_AS((void)cluster.connect_to_servers("test_echo", options),
+                       "the cluster has 3 nodes, from 0 on; there is no node 3", UsageError);
+  options.nodes = {1, 1};
+  CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo", options), UsageError);
+}
+
+TEST_CASE("a worker is replaced where it was, with what it had") {
+  NodeConfig node = local(2);
+  node.gpus_per_worker = 2;
+  node.env = described_machine();
+  node.env["MINIRAY_TEST"] = "yes";
+  Cluster cluster({local(1), node}, {.progress = false});
+  const std::span<Worker> workers = cluster.start("test_environment");
+  CHECK(workers[2].recv() == Value::list({"yes", "2,3"}));
+  CHECK_THROWS_AS((void)workers[2].recv(), WorkerDied);
+  workers[2] = cluster.replace(workers[2]);
+  CHECK(workers[2].recv() == Value::list({"yes", "2,3"}));
+  CHECK(cluster.node_of(workers[2]) == 1);
+  workers[2] = cluster.replace(workers[2], 0);
+  CHECK(cluster.node_of(workers[2]) == 0);
+  Worker stranger([](Handle& handle) { (void)handle.recv(); });
+  CHECK_THROWS_AS((void)cluster.replace(stranger), UsageError);
+}
+
+TEST_CASE("a server that died is launched again, and the other nodes go on") {
+  Cluster cluster({local(1), local(1)});
+  const std::span<Worker> workers = cluster.start("test_echo");
+  const auto old = static_cast<pid_t>(cluster.servers().at(1).pid);
+  const std::int64_t other = cluster.servers().at(0).pid;
+  kill(old, SIGKILL);
+  CHECK_THROWS_AS((void)workers[1].recv(), WorkerDied);
+  CHECK_THROWS_AS((void)cluster.replace(workers[1]), ClusterError);
+  for (int i = 0; i < 2; ++i) {  // what runs is ended, too
+    cluster.relaunch(1);
+    CHECK(cluster.servers().at(1).pid != old);
+    workers[1] = cluster.replace(workers[1]);
+    cluster.broadcast(Array::zeros<double>({100'000}));
+    CHECK(cluster.gather().size() == 2);
+  }
+  CHECK(cluster.servers().at(0).pid == other);
+  CHECK_THROWS_AS(cluster.relaunch(2), UsageError);
+}
+
+TEST_CASE("a node that cannot be launched again has no server until it can") {
+  char folder[] = "/tmp/miniray-test-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  NodeConfig node = local(1);
+  node.workdir = folder;
+  Cluster cluster({local(1), node});
+  const std::span<Worker> workers = cluster.start("test_echo");
+  REQUIRE(rmdir(folder) == 0);
+  CHECK_THROWS_WITH_AS(cluster.relaunch(1), doctest::Contains("1 of 1 node failed"), ClusterError);
+  CHECK_THROWS_WITH_AS((void)cluster.replace(workers[1]), doctest::Contains("relaunch() brings it back"), ClusterError);
+  CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo"), ClusterError);
+  REQUIRE(mkdir(folder, 0700) == 0);
+  cluster.relaunch(1);
+  workers[1] = cluster.replace(workers[1]);
+  cluster.broadcast(1);
+  CHECK(cluster.gather().size() == 2);
+  cluster.stop();
   rmdir(folder);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <optional>
 #include <sstream>
@@ -24,6 +25,8 @@
 namespace miniray {
 namespace {
 
+constexpr int port_look_ms = 50;
+
 // Where the cluster's ssh reached this machine. One that is on this machine needed none; the variable then tells of how
 // its user came here.
 std::string reached_address(bool local) {
@@ -42,6 +45,7 @@ class StdioServer {
   void receive_code(const Value& manifest);
   void apply_settings();
   WorkerServer make_server();
+  WorkerServer listen(const WorkerServerOptions& options);
   void hear();
   bool print(const std::string& label, std::string_view lines);
   void complain(const std::string& text);
@@ -135,10 +139,26 @@ WorkerServer StdioServer::make_server() {
     return find(name);
   };
   const std::string& socket = config_["socket"].string();
-  if (socket.empty()) return WorkerServer(address_, static_cast<int>(config_["port"].integer()), {}, options);
+  if (socket.empty()) return listen(options);
   socket_folder_ = std::filesystem::path(socket).parent_path();
   system::make_private_folder(socket_folder_.c_str());
   return WorkerServer(socket, 0, {}, options);
+}
+
+// The server that this one replaces may still hold the port: until it has noticed its end or, if it stands still, for
+// as long as it likes. Then any other must do.
+WorkerServer StdioServer::listen(const WorkerServerOptions& options) {
+  const int port = static_cast<int>(config_["port"].integer());
+  const Deadline deadline =
+      config_["replaces"].boolean() ? Deadline::in_ms(limits::orphan_grace_ms) : Deadline::never();
+  while (true) {
+    try {
+      return WorkerServer(address_, deadline.passed() ? 0 : port, {}, options);
+    } catch (const SystemError& error) {
+      if (error.error_number() != EADDRINUSE || deadline.is_never()) throw;
+    }
+    (void)system::poll_many({}, port_look_ms);
+  }
 }
 
 // Anything that comes says that the cluster lives.

@@ -1,0 +1,213 @@
+#include "cluster/node_servers.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "base/clock.hpp"
+#include "base/network.hpp"
+#include "cluster/bring_up.hpp"
+#include "cluster/program.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
+
+void check_size(const std::string& path, std::uint64_t bytes) {
+  if (bytes <= limits::code_bytes_max) return;
+  throw UsageError("the program " + path + " has " + std::to_string(bytes / limits::mib) +
+                   " MiB, and what goes along to the nodes may have " +
+                   std::to_string(limits::code_bytes_max / limits::mib) +
+                   " (code_bytes_max). Strip it, or set ship_code to false and put it there, at the same path");
+}
+
+}  // namespace
+
+NodeServers::NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
+                         const ClusterOptions& options)
+    : nodes_(nodes), names_(names), options_(options) {}
+
+bool NodeServers::tunnelled(std::size_t node) const { return options_.tunnel && !is_local(nodes_[node].host); }
+
+// Another for each launch, as what was launched before may still hold its own.
+Tunnel NodeServers::tunnel_of(std::size_t node) const {
+  if (!tunnelled(node)) return {};
+  const std::string name = std::to_string(node) + "." + std::to_string(attended_[node].launches);
+  return {(folder_->path() / name).string(), "/tmp/miniray-" + tunnel_token_ + "-" + name + "/socket"};
+}
+
+std::vector<std::string> NodeServers::command_of(std::size_t node) const {
+  const ServerProgram& program = launched_->program;
+  std::string command = program.command(nodes_[node]);
+  if (!program.executable.empty()) {
+    if (options_.ship_code && !is_local(nodes_[node].host))
+      command = with_shipped_program(command, launched_->executable_hash, launched_->executable->size());
+    else
+      command.insert(0, "program=" + quote_for_shell(program.executable) + "; ");
+  }
+  return launch_command(nodes_[node], command, tunnel_of(node), unreachable_ms_);
+}
+
+Value NodeServers::config_of(std::size_t node) const {
+  const NodeConfig& config = nodes_[node];
+  Map environment;
+  for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
+  return {{"key", key_.hex()},
+          {"port", config.base_port},
+          {"replaces", attended_[node].launches > 1},
+          {"local", is_local(config.host)},
+          {"socket", tunnel_of(node).there},
+          {"environment", Value(std::move(environment))},
+          {"workdir", config.workdir},
+          {"unreachable_ms", unreachable_ms_},
+          {"code", launched_->code.empty() ? Value() : launched_->code.manifest()},
+          {"setup", launched_->program.setup},
+          {"work_fn", launched_->work_fn}};
+}
+
+void NodeServers::launch(const std::string& work_fn) {
+  if (launched()) throw UsageError("the cluster's servers are up already; stop() ends them");
+  ServerProgram program = options_.program.command ? options_.program : this_program();
+  CodeBundle code = options_.ship_code ? CodeBundle(program.files) : CodeBundle();
+  std::string executable = program.executable.empty() ? std::string() : read_file(program.executable);
+  if (options_.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host))
+    check_size(program.executable, executable.size());
+  const std::string hash = program.executable.empty() ? std::string() : content_hash(executable);
+  unreachable_ms_ = static_cast<int>(options_.unreachable_s * 1000);
+  key_ = Key::random();
+  tunnel_token_ = random_hex(8);
+  if (options_.tunnel) folder_ = std::make_unique<PrivateFolder>();
+  attended_.assign(nodes_.size(), {});
+  servers_.assign(nodes_.size(), {});
+  launched_.emplace(Launched{std::move(program), std::move(code),
+                             std::make_shared<const std::string>(std::move(executable)), hash, work_fn});
+  std::vector<std::size_t> all(nodes_.size());
+  std::iota(all.begin(), all.end(), 0);
+  try {
+    bring_up(all, options_.start_timeout_s, "start_timeout_s");
+  } catch (...) {
+    attended_.clear();
+    servers_.clear();
+    launched_.reset();
+    folder_.reset();
+    throw;
+  }
+}
+
+void NodeServers::relaunch(std::size_t node, double timeout_s) {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  drop(node);
+  try {
+    bring_up({node}, timeout_s, "timeout_s");
+  } catch (const ClusterError& error) {
+    attended_[node].why_down = error.failures().front().why;
+    throw;
+  }
+}
+
+void NodeServers::drop(std::size_t node) {
+  Attended& attended = attended_[node];
+  attended.why_down = "it was ended to be launched again, which was interrupted";
+  const std::shared_ptr<Attendant> attendant = std::exchange(attended.attendant, nullptr);
+  if (!attendant) return;
+  attendant->drop(attended.position);
+  if (attendant.use_count() == 1)  // it attends no other node
+    (void)attendant->finish(Deadline::in_ms(failed_stop_ms), options_.worker.on_interrupt);
+}
+
+void NodeServers::bring_up(const std::vector<std::size_t>& nodes, double timeout_s, const char* timeout_name) {
+  std::vector<NodeLaunch> launches;
+  std::vector<std::string> names;
+  std::vector<Attendant::Node> commands;
+  for (const std::size_t node : nodes) {
+    ++attended_[node].launches;
+    launches.emplace_back(nodes_[node], config_of(node), launched_->code, launched_->executable);
+    names.push_back(names_[node]);
+    commands.push_back({names_[node], command_of(node)});
+  }
+  const auto attendant = std::make_shared<Attendant>(
+      commands, Attendant::Options{options_.output, unreachable_ms_,
+                                   options_.attendant.empty() ? this_programs_attendant() : options_.attendant});
+  try {
+    std::vector<ClusterError::Failure> failures =
+        miniray::bring_up(*attendant, launches, names,
+                          {timeout_s, timeout_name, unreachable_ms_, options_.progress, options_.worker.on_interrupt});
+    if (!failures.empty()) throw ClusterError(nodes.size(), std::move(failures));
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      attended_[nodes[i]].attendant = attendant;
+      attended_[nodes[i]].position = i;
+      take_over(nodes[i], launches[i]);
+    }
+  } catch (...) {
+    (void)attendant->finish(Deadline::in_ms(failed_stop_ms), {});
+    for (const std::size_t node : nodes) attended_[node].attendant = nullptr;
+    throw;
+  }
+}
+
+Cluster::Server NodeServers::server_of(std::size_t node, const Value& ready) const {
+  Cluster::Server server{
+      names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()), ready["pid"].integer(), {}};
+  const std::string& host = nodes_[node].host;
+  if (const Tunnel tunnel = tunnel_of(node); !tunnel.here.empty()) {
+    server.host = tunnel.here;
+    return server;
+  }
+  if (is_local(host)) return server;
+  // ssh may know the host by a name that nobody else does; then the address at which it arrived there must do.
+  try {
+    const std::string name = host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+    (void)network::resolve(name, server.port);
+    server.address = server.host;
+    server.host = name;
+  } catch (const UnknownHost&) {
+  }
+  return server;
+}
+
+void NodeServers::take_over(std::size_t node, const NodeLaunch& launch) {
+  Attended& attended = attended_[node];
+  servers_[node] = server_of(node, launch.server());
+  std::istringstream complaints(launch.complaints());
+  for (std::string line; std::getline(complaints, line);)
+    std::fprintf(stderr, "[%s] %s\n", names_[node].c_str(), line.c_str());
+  attended.attendant->take_over(attended.position);
+  attended.why_down.clear();
+}
+
+void NodeServers::require_up(const std::vector<std::size_t>& nodes) const {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  std::vector<ClusterError::Failure> down;
+  for (const std::size_t node : nodes)
+    if (!attended_[node].attendant)
+      down.push_back({names_[node], "its server is gone. relaunch() brings it back; the last time, it could not: " +
+                                        attended_[node].why_down});
+  if (!down.empty()) throw ClusterError(nodes.size(), std::move(down));
+}
+
+RemoteAddress NodeServers::address_of(std::size_t node) const {
+  RemoteAddress address{servers_[node].host, servers_[node].port, {}, names_[node], servers_[node].address};
+  address.options.key = key_.hex();
+  address.options.unreachable_s = options_.unreachable_s;
+  address.options.worker = options_.worker;
+  return address;
+}
+
+void NodeServers::finish() {
+  std::set<std::shared_ptr<Attendant>> all;
+  for (Attended& attended : attended_)
+    if (attended.attendant) all.insert(std::move(attended.attendant));
+  attended_.clear();
+  servers_.clear();
+  const Deadline deadline = Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms);
+  for (const std::shared_ptr<Attendant>& attendant : all) attendant->tell_to_finish();
+  for (const std::shared_ptr<Attendant>& attendant : all)
+    (void)attendant->finish(deadline, options_.worker.on_interrupt);
+  launched_.reset();
+  folder_.reset();
+}
+
+}  // namespace miniray

@@ -1,0 +1,73 @@
+// The worker servers of a cluster's nodes: launched together, and each can be launched again while the others go on.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "channel/authentication.hpp"
+#include "cluster/attendant.hpp"
+#include "cluster/code_bundle.hpp"
+#include "cluster/launch_command.hpp"
+#include "cluster/node_launch.hpp"
+#include "cluster/private_folder.hpp"
+#include "miniray/cluster.hpp"
+
+namespace miniray {
+
+class NodeServers {
+ public:
+  /// All three must outlive this.
+  NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
+              const ClusterOptions& options);
+
+  /// All nodes at once. Throws ClusterError, with nothing left running, if one fails.
+  void launch(const std::string& work_fn);
+  [[nodiscard]] bool launched() const { return launched_.has_value(); }
+  /// What is left of the node's server is ended, and another takes its place. If that fails, the node has none.
+  void relaunch(std::size_t node, double timeout_s);
+  /// Ends all servers, and waits for what was printed.
+  void finish();
+
+  /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
+  void require_up(const std::vector<std::size_t>& nodes) const;
+  [[nodiscard]] const std::vector<Cluster::Server>& servers() const { return servers_; }
+  [[nodiscard]] RemoteAddress address_of(std::size_t node) const;
+  [[nodiscard]] bool tunnelled(std::size_t node) const;
+
+ private:
+  // What a node that is launched again must get too.
+  struct Launched {
+    ServerProgram program;
+    CodeBundle code;
+    std::shared_ptr<const std::string> executable;
+    std::string executable_hash, work_fn;
+  };
+  struct Attended {
+    std::shared_ptr<Attendant> attendant;  // of all nodes that were launched together
+    std::size_t position = 0;              // among them
+    int launches = 0;
+    std::string why_down = {};
+  };
+  void bring_up(const std::vector<std::size_t>& nodes, double timeout_s, const char* timeout_name);
+  void drop(std::size_t node);
+  void take_over(std::size_t node, const NodeLaunch& launch);
+  [[nodiscard]] std::vector<std::string> command_of(std::size_t node) const;
+  [[nodiscard]] Value config_of(std::size_t node) const;
+  [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
+  [[nodiscard]] Cluster::Server server_of(std::size_t node, const Value& ready) const;
+
+  const std::vector<NodeConfig>& nodes_;
+  const std::vector<std::string>& names_;
+  const ClusterOptions& options_;
+  int unreachable_ms_ = limits::unreachable_ms;
+  Key key_;
+  std::string tunnel_token_;
+  std::unique_ptr<PrivateFolder> folder_;
+  std::optional<Launched> launched_;
+  std::vector<Attended> attended_;
+  std::vector<Cluster::Server> servers_;
+};
+
+}  // namespace miniray
