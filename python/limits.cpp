@@ -33,6 +33,7 @@ void bind_limits(nb::module_& module) {
   sub.attr("master_port") = limits::master_port;
   sub.attr("group_timeout_ms") = limits::group_timeout_ms;
   sub.attr("dial_timeout_ms") = limits::dial_timeout_ms;
+  sub.attr("events_max") = limits::events_max;
   module.attr("limits") = sub;
 }
 

@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
   bind_cluster(module);
   bind_hardware(module);
   bind_collective(module);
+  bind_supervision(module);
   bind_pool(module);
   bind_command(module);
   // A script that ends with a worker in a global variable is not a leak worth a warning.

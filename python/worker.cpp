@@ -170,6 +170,10 @@ void bind_worker(nb::module_& module) {
            "What the worker is doing now: its state, and the Python stack of each of its threads (of a C++ worker, its "
            "C++ stack). It goes on as if nothing had been asked. Empty if it has ended.")
       .def("_end", &Worker::end)
+      // The other's process becomes this one's, whose own must have ended; the other is not to be used again.
+      .def(
+          "_adopt", [](Worker& self, Worker& other) { self = std::move(other); }, "other"_a,
+          nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("_closed", [](Worker& self) { return self.channel().closed(); })
       .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")

@@ -143,7 +143,10 @@ class Cluster {
     std::string address = {};  ///< where ssh arrived there, if that may be another than the host's
   };
   [[nodiscard]] std::vector<Server> servers() const;
-  /// The position of a node, by its name in servers(): its host, as a rule. Throws UsageError if there is none.
+  [[nodiscard]] const std::vector<NodeConfig>& nodes() const;
+  /// As errors call them: the host, as a rule.
+  [[nodiscard]] const std::vector<std::string>& node_names() const;
+  /// The position of a node, by its name. Throws UsageError if there is none.
   [[nodiscard]] std::size_t position_of(const std::string& node) const;
   /// The position of the worker's node. Throws UsageError if the worker is not this cluster's.
   [[nodiscard]] std::size_t node_of(Worker& worker) const;

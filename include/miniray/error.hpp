@@ -115,10 +115,19 @@ struct DeathCertificate {
 class WorkerDied : public Error {
  public:
   explicit WorkerDied(DeathCertificate certificate);
+  /// With a last line of what was done about it.
+  WorkerDied(DeathCertificate certificate, const std::string& note);
   [[nodiscard]] const DeathCertificate& certificate() const { return certificate_; }
 
  private:
   DeathCertificate certificate_;
+};
+
+/// A supervised worker's process died, and another has taken its place: the worker can be used again, but what had been
+/// sent to the old process, and not answered, is lost.
+class WorkerRestarted : public WorkerDied {
+ public:
+  using WorkerDied::WorkerDied;
 };
 
 }  // namespace miniray

@@ -96,6 +96,9 @@ inline constexpr std::size_t chunk_items_max = 4096;
 // Results that nobody has taken, of one map() or imap_unordered().
 inline constexpr std::uint64_t results_bytes_max = 1 * gib;
 
+// What an event log holds in memory; the oldest go first.
+inline constexpr std::size_t events_max = 10'000;
+
 // What a death certificate remembers: messages each way, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;

@@ -6,7 +6,8 @@
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
 // 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
 // 6. Calling functions of a worker by name: calls.hpp, registry.hpp, convert.hpp
-// 7. Finer control:                         channel.hpp, message.hpp, limits.hpp
+// 7. What is to happen when one dies:       supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
+// 8. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
@@ -15,6 +16,8 @@
 #include "miniray/cluster.hpp"
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
+#include "miniray/event_log.hpp"
+#include "miniray/group_run.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/hardware.hpp"
 #include "miniray/limits.hpp"
@@ -22,6 +25,8 @@
 #include "miniray/nccl.hpp"
 #include "miniray/registry.hpp"
 #include "miniray/remote_worker.hpp"
+#include "miniray/restart_policy.hpp"
+#include "miniray/supervised_worker.hpp"
 #include "miniray/training_group.hpp"
 #include "miniray/value.hpp"
 #include "miniray/version.hpp"

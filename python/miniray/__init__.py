@@ -30,6 +30,7 @@ from miniray.errors import (
     UsageError,
     WorkerDied,
     WorkerError,
+    WorkerRestarted,
 )
 from miniray.worker import RemoteWorker, Worker, create_remote_workers
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from miniray.cluster import Cluster, NodeConfig
     from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
     from miniray.nccl import NCCLConfig, create_nccl_configs, print_nccl_config, restore_nccl_env, setup_nccl_env
+    from miniray.supervision import Event, EventLog, RestartPolicy
     from miniray.training_group import TrainingGroup
     from miniray.worker_server import WorkerServer
 
@@ -48,6 +50,7 @@ _MODULES = {
     "cluster": ("Cluster", "NodeConfig"),
     "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
     "nccl": ("NCCLConfig", "create_nccl_configs", "print_nccl_config", "restore_nccl_env", "setup_nccl_env"),
+    "supervision": ("Event", "EventLog", "RestartPolicy"),
     "training_group": ("TrainingGroup",),
     "worker_server": ("WorkerServer",),
 }
@@ -70,6 +73,8 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "EndOfStream",
+    "Event",
+    "EventLog",
     "Gpu",
     "GroupError",
     "Handle",
@@ -85,12 +90,14 @@ __all__ = [
     "RemoteObject",
     "RemoteTraceback",
     "RemoteWorker",
+    "RestartPolicy",
     "TrainingGroup",
     "UnknownHost",
     "UsageError",
     "Worker",
     "WorkerDied",
     "WorkerError",
+    "WorkerRestarted",
     "WorkerServer",
     "__version__",
     "as_completed",

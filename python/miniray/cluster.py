@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from miniray import _core, _functions
-from miniray.errors import UsageError
-from miniray.worker import RemoteWorker, _stop_import
+from miniray.errors import ClusterError, UsageError
+from miniray.worker import RemoteWorker, _check_restart, _stop_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from miniray.doctor import CheckReport
+    from miniray.supervision import EventLog, RestartPolicy
     from miniray.training_group import TrainingGroup
 
 
@@ -105,6 +106,7 @@ class Cluster:
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []
         self._lock = threading.RLock()
+        self._events: EventLog | None = None
         self._make("")  # what is wrong with the configuration shows now
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
@@ -144,6 +146,8 @@ class Cluster:
         gpus: Iterable[int] = (),
         pin_cpus: bool = True,
         nodes: Iterable[int | str] = (),
+        restart: RestartPolicy | None = None,
+        on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
         """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
 
@@ -155,6 +159,10 @@ class Cluster:
         training and range(4, 8) for rollouts splits them, the same ones for two groups shares them. Workers with GPUs
         run on the CPUs next to them, unless ``pin_cpus=False``. ``nodes`` are those that get workers, by host or by
         position; without it, all do.
+
+        With ``restart=RestartPolicy()`` a worker that dies is replaced on its node, whose server is launched again if
+        it is gone; or on another node, if that fails and the policy says ``other_nodes=True``. See ``Worker``;
+        ``events`` tells of it.
         """
         _stop_import()
         name = self._name_of(work_fn)
@@ -170,6 +178,8 @@ class Cluster:
                     gpus=gpus,
                     pin_cpus=pin_cpus,
                     nodes=nodes,
+                    restart=restart,
+                    on_restart=on_restart,
                 )
             except BaseException:
                 if not launched:
@@ -198,16 +208,40 @@ class Cluster:
         gpus: Iterable[int] = (),
         pin_cpus: bool = True,
         nodes: Iterable[int | str] = (),
+        restart: RestartPolicy | None = None,
+        on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
         """Have the servers of all nodes (or of ``nodes``) start their workers; see ``start``."""
         name = self._name_of(work_fn)
+        if restart is not None or on_restart is not None:
+            _check_restart(restart, on_restart)
         with self._lock:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
             ready = core.connect_to_servers(name, num_workers, gpus_per_worker, list(gpus), pin_cpus, positions)
-            made = [RemoteWorker._take_over(worker) for worker in ready]
+            if restart is None:
+                made = [RemoteWorker._take_over(worker) for worker in ready]
+            else:
+                made = [self._supervised(worker, restart, on_restart) for worker in ready]
             self._workers = self.workers + made
             return made
+
+    def _supervised(
+        self, ready: _core._ReadyWorker, policy: RestartPolicy, on_restart: Callable[[Any], Any] | None
+    ) -> RemoteWorker:
+        from miniray import _supervised
+
+        worker: RemoteWorker = _supervised.supervised_class(RemoteWorker)._take_over(ready)
+        home = self.node_of(worker)
+
+        def replace(dead: RemoteWorker) -> RemoteWorker:
+            with self._lock:
+                core = self._running_core()
+                [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
+                return RemoteWorker._take_over(other)
+
+        _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
+        return worker
 
     def relaunch(self, node: int | str, timeout: float | None = None) -> Server:
         """Bring back a node's server that died, or whose host was cut off; the other nodes go on.
@@ -220,15 +254,23 @@ class Cluster:
         with self._lock:
             core = self._running_core()
             position = self._position(node)
-            core.relaunch(position, timeout)
-            return self.servers[position]
+            try:
+                core.relaunch(position, timeout)
+            except ClusterError as error:
+                [(name, why)] = error.failures.items()
+                self.events.add("relaunch_failed", why, node=name)
+                raise
+            server = self.servers[position]
+            self.events.add("node_back", "its server was launched again", node=server.node)
+            return server
 
     def replace(self, worker: RemoteWorker, node: int | str | None = None) -> RemoteWorker:
         """A worker in the place of one that has died: the same function with the same GPUs, on the same node (or on
         ``node``). The old one is closed. ClusterError if the node's server is gone too; ``relaunch`` brings it back.
         """
         with self._lock:
-            made = type(worker)._take_over(self._replacement(worker, node))
+            [ready] = self._running_core().replace(worker, None if node is None else self._position(node))
+            made = RemoteWorker._take_over(ready)
             self._workers = [made if other is worker else other for other in self._workers]
         worker.close(0)
         return made
@@ -236,11 +278,6 @@ class Cluster:
     def node_of(self, worker: RemoteWorker) -> int:
         """The position of the worker's node. UsageError if the worker is not this cluster's."""
         return self._running_core().node_of(worker)
-
-    def _replacement(self, worker: RemoteWorker, node: int | str | None) -> _core._ReadyWorker:
-        core = self._running_core()
-        [ready] = core.replace(worker, None if node is None else self._position(node))
-        return ready
 
     def _running_core(self) -> _core.Cluster:
         if self._core is None:
@@ -265,6 +302,15 @@ class Cluster:
     def servers(self) -> list[Server]:
         return [Server(*server) for server in self._core.servers()] if self._core is not None else []
 
+    @property
+    def events(self) -> EventLog:
+        """What was decided about workers, groups and nodes that went, and when."""
+        if self._events is None:
+            from miniray.supervision import EventLog
+
+            self._events = EventLog()
+        return self._events
+
     def training_group(
         self,
         workers: Iterable[RemoteWorker] | None = None,
@@ -286,6 +332,55 @@ class Cluster:
             raise RuntimeError("the cluster is not running")
         listed = list(workers) if workers is not None else self.workers
         return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec)
+
+    def run_group(
+        self,
+        work_fn: str | Callable[[_core.Handle], Any],
+        drive: Callable[[TrainingGroup], Any],
+        *,
+        restart: RestartPolicy | None = None,
+        num_workers: int | None = None,
+        gpus_per_worker: float | None = None,
+        gpus: Iterable[int] = (),
+        pin_cpus: bool = True,
+        nodes: Iterable[int | str] = (),
+        timeout: float = _core.limits.group_timeout_ms / 1000,
+        master_port: int = _core.limits.master_port,
+        progress: bool = True,
+    ) -> Any:
+        """Start the ranks, make their training group, and return ``drive(group)``; if a rank dies, do it again.
+
+        Then all ranks end, new ones get a new rendezvous, and ``drive`` is called with their group, whose ``attempt``
+        counts from 0. It begins at its last checkpoint: with the same one and as many ranks, the run arrives where it
+        would have. Nodes whose server is gone are launched again; with ``RestartPolicy(other_nodes=True)``, the ranks
+        of a node that cannot be had go to the nodes that are left, and the node is tried again at the next restart.
+
+        Without ``restart``, the policy is RestartPolicy(). When it allows no more, the last error is raised: GroupError
+        as a rule. What else ``drive`` raises, and what keeps the first group from coming together, is raised at once.
+        """
+        from miniray import _group_run
+        from miniray.supervision import RestartPolicy
+
+        policy = restart if restart is not None else RestartPolicy()
+        _check_restart(policy, None)
+        name, chosen_gpus, chosen_nodes = self._name_of(work_fn), list(gpus), list(nodes)
+        with self._lock:
+            if self._core is None:
+                self.launch_servers(name)
+
+        def connect() -> list[RemoteWorker]:
+            with self._lock:
+                core, positions = self._running_core(), [self._position(node) for node in chosen_nodes]
+                start = (num_workers, gpus_per_worker, chosen_gpus, pin_cpus, positions)
+                ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
+                made = [RemoteWorker._take_over(worker) for worker in ready]
+                self._workers = self.workers + made
+                return made
+
+        def make_group(workers: list[RemoteWorker]) -> TrainingGroup:
+            return self.training_group(workers, timeout=timeout, master_port=master_port, progress=progress)
+
+        return _group_run.run(self, connect, make_group, drive, policy, progress)
 
     def check(self, ports: Iterable[int] = (_core.limits.master_port,)) -> CheckReport:
         """Find what would make a training run hang or fail: every pair of nodes on these ports (and on one of the

@@ -81,3 +81,10 @@ class WorkerDied(MiniRayError, ConnectionError, EOFError):
     stack: str = ""
     last_output: str = ""
     last_messages: str = ""
+
+
+class WorkerRestarted(WorkerDied):
+    """A supervised worker's process died, and another has taken its place: the worker can be used again.
+
+    What had been sent to the old process, and not answered, is lost.
+    """

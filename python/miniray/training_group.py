@@ -26,6 +26,7 @@ class TrainingGroup(Sequence[RemoteWorker]):
         progress: bool,
         codec: str,
     ) -> None:
+        self.attempt = 0  # of cluster.run_group, which starts the ranks again
         self._workers = workers
         self._codec = codec
         self._core = _core.TrainingGroup(cluster, workers, timeout, master_port, progress)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     from typing_extensions import Self
 
     from miniray.calls import CallFuture, RemoteObject
+    from miniray.errors import WorkerDied, WorkerError
+    from miniray.supervision import RestartPolicy
 
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -35,9 +37,22 @@ class Worker(_core.Worker):
 
     A worker prints straight to the terminal. It leads a process group of its own, so Ctrl-C reaches only the
     coordinator; and it never outlives the coordinator, nor does anything that it started.
+
+    With ``restart=RestartPolicy()``, a process that dies is replaced when a call on the worker notices. That call
+    raises WorkerRestarted, once, after ``on_restart(worker)`` has sent the new process its state again; or WorkerDied
+    when the policy allows no more. ``restarts`` and ``events`` tell of it.
     """
 
     _host_may_vanish = False
+
+    def __new__(cls, *arguments: Any, restart: RestartPolicy | None = None, **options: Any) -> Self:
+        if restart is None:
+            return super().__new__(cls)
+        from miniray import _supervised
+
+        plain: Any = cls
+        made: Self = super().__new__(_supervised.supervised_class(plain))
+        return made
 
     def __init__(
         self,
@@ -49,7 +64,11 @@ class Worker(_core.Worker):
         shared_memory: bool = True,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        restart: RestartPolicy | None = None,
+        on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
+        if restart is not None or on_restart is not None:
+            _check_restart(restart, on_restart)
         if work_fn is None:
             work_fn = _calls().serve_calls
         if not callable(work_fn):
@@ -73,6 +92,16 @@ class Worker(_core.Worker):
             raise ValueError(f'start is "fork" or "spawn", not {start!r}')
         self._started = True
         _live.add(self)
+        if restart is not None:
+            from miniray import _supervised
+
+            named: dict[str, Any] = {"name": name, "shared_memory": shared_memory, "spin_us": spin_us}
+            _supervised.supervise(
+                self,
+                lambda _: Worker(work_fn, codec, start, inbox_bytes_max=inbox_bytes_max, **named),
+                restart,
+                on_restart,
+            )
 
     def register(self, name: str | Callable[..., Any], function: Callable[..., Any] | None = None) -> None:
         """Make a function known there, by this name or its own: by name if it can be imported there, by value (with
@@ -101,6 +130,10 @@ class Worker(_core.Worker):
         _live.add(worker)
         return worker
 
+    def _recover(self, error: WorkerDied | WorkerError) -> bool:
+        """Whether another process has taken the place of one that has ended; without supervision, none does."""
+        return False
+
     def __enter__(self) -> Self:
         return self
 
@@ -123,7 +156,8 @@ class RemoteWorker(Worker):
     The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function; without
     it the server runs the one that it was started with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
     ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both
-    sides. ``env`` is added to the worker's environment.
+    sides. ``env`` is added to the worker's environment. ``restart`` and ``on_restart`` are as Worker's: the server is
+    asked for another process.
     """
 
     _host_may_vanish = True
@@ -141,13 +175,24 @@ class RemoteWorker(Worker):
         env: Mapping[str, str] | None = None,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        restart: RestartPolicy | None = None,
+        on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
+        if restart is not None or on_restart is not None:
+            _check_restart(restart, on_restart)
         _stop_import()
         options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
-        [ready] = _core._connect([(host, port)], _name_of(work_fn), key or "", *options)
+        request = ([(host, port)], _name_of(work_fn), key or "", *options)
+        [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
         _live.add(self)
+        if restart is not None:
+            from miniray import _supervised
+
+            _supervised.supervise(
+                self, lambda _: RemoteWorker._take_over(_core._connect(*request)[0]), restart, on_restart, node=host
+            )
 
 
 def create_remote_workers(
@@ -181,6 +226,12 @@ def _calls() -> Any:
     from miniray import calls
 
     return calls
+
+
+def _check_restart(restart: RestartPolicy | None, on_restart: Callable[[Any], Any] | None) -> None:
+    from miniray import _supervised
+
+    _supervised.check(restart, on_restart)
 
 
 def _stop_import() -> None:

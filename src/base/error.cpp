@@ -56,4 +56,7 @@ std::string DeathCertificate::text() const {
 WorkerDied::WorkerDied(DeathCertificate certificate)
     : Error(certificate.text()), certificate_(std::move(certificate)) {}
 
+WorkerDied::WorkerDied(DeathCertificate certificate, const std::string& note)
+    : Error(certificate.text() + "\n\n" + note), certificate_(std::move(certificate)) {}
+
 }  // namespace miniray

@@ -71,6 +71,9 @@ class Cluster::State {
   [[nodiscard]] std::vector<Worker*> all_workers();
   [[nodiscard]] const std::vector<Server>& servers() const { return servers_.servers(); }
 
+  [[nodiscard]] const std::vector<NodeConfig>& nodes() const { return nodes_; }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+
   ClusterOptions options;
   std::list<std::vector<Worker>> started;
   std::set<int> ports_given;
@@ -109,7 +112,7 @@ class Cluster::State {
 Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
     : options(std::move(given)),
       nodes_(std::move(nodes)),
-      names_(node_names(nodes_)),
+      names_(miniray::node_names(nodes_)),
       servers_(nodes_, names_, options),
       labelled_(nodes_.size(), 0) {
   if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
@@ -325,6 +328,8 @@ std::vector<Worker> Cluster::connect_probes(const std::vector<std::size_t>& node
   return state_->connect_probes(nodes);
 }
 std::size_t Cluster::node_of(Worker& worker) const { return state_->node_of(worker); }
+const std::vector<NodeConfig>& Cluster::nodes() const { return state_->nodes(); }
+const std::vector<std::string>& Cluster::node_names() const { return state_->names(); }
 std::size_t Cluster::position_of(const std::string& node) const { return state_->position_of(node); }
 void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) { state_->relaunch(node, timeout_s); }
 Worker Cluster::replace(Worker& worker, std::optional<std::size_t> node) { return state_->replace(worker, node); }

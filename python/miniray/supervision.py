@@ -1,0 +1,74 @@
+"""What happens when a worker dies: how often another may take its place, and a log of every decision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from miniray import _core
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often what died is started again: at most ``max_restarts`` times within ``window_s`` seconds.
+
+    Before each there is a pause of ``backoff_s`` seconds, twice as long for each restart that the window already holds,
+    and never longer than ``backoff_max_s``. With ``other_nodes=True``, what was on a node that is gone may go to the
+    nodes that are left.
+    """
+
+    max_restarts: int = 3
+    window_s: float = 60.0
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+    other_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        self._budget()  # what is wrong with it shows now
+
+    def _budget(self) -> _core._RestartBudget:
+        return _core._RestartBudget((self.max_restarts, self.window_s, self.backoff_s, self.backoff_max_s))
+
+
+class Event(NamedTuple):
+    """One decision, or its cause. ``kind`` is for programs, and so is ``details``; ``text`` is for people."""
+
+    time: float  # seconds since 1970; no two events of a log have the same
+    kind: str
+    node: str
+    worker: str
+    text: str
+    details: dict[str, Any]
+
+
+class EventLog(_core.EventLog):
+    """What was decided, and when. Any thread may add to it and read it.
+
+        for event in cluster.events.events("worker_restarted"):
+            print(event.time, event.node, event.text)
+
+    Of more than ``events_max`` events the oldest are forgotten (``forgotten`` counts them); ``write_to`` keeps all.
+    """
+
+    def __init__(self, events_max: int = _core.limits.events_max) -> None:
+        super().__init__(events_max)
+
+    def add(self, kind: str, text: str = "", *, node: str = "", worker: str = "", **details: Any) -> None:
+        """Note an event, now. The details are what a message may hold."""
+        self._add(kind, node, worker, text, details)
+
+    def events(self, kind: str | None = None, since: float | None = None) -> list[Event]:
+        """All events in order, or those of this kind, or those after this time (``since=last.time``)."""
+        return [Event(*event) for event in self._events(kind, since)]
+
+    def write_to(self, path: str | os.PathLike[str]) -> None:
+        """Append the events so far, and those to come, to a file: one JSON object a line."""
+        self._write_to(os.fspath(path))
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events())
+
+    def __repr__(self) -> str:
+        return f"<miniray.EventLog of {len(self)} events>"

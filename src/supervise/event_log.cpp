@@ -1,0 +1,84 @@
+#include "miniray/event_log.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "miniray/error.hpp"
+#include "worker/request.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr double tick_s = 1e-6;  // what a double of today's time can tell apart
+
+double wall_clock_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string Event::json() const {
+  return write_json({{"time", time_s},
+                     {"kind", kind},
+                     {"node", node},
+                     {"worker", worker},
+                     {"text", text},
+                     {"details", details.is_null() ? Value(Map{}) : details}});
+}
+
+EventLog::EventLog(std::size_t events_max) : events_max_(events_max) {
+  if (events_max == 0) throw UsageError("a log holds one event at least (events_max)");
+}
+
+void EventLog::add(Event event) {
+  if (event.kind.empty()) throw UsageError("an event has a kind");
+  const std::lock_guard lock(mutex_);
+  last_s_ = event.time_s = std::max(wall_clock_s(), last_s_ + tick_s);  // in order, though the clock be set back
+  write(event);
+  events_.push_back(std::move(event));
+  if (events_.size() <= events_max_) return;
+  events_.pop_front();
+  ++forgotten_;
+}
+
+std::vector<Event> EventLog::events(const std::optional<std::string>& kind, std::optional<double> since_s) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Event> found;
+  for (const Event& event : events_)
+    if ((!kind || event.kind == *kind) && (!since_s || event.time_s > *since_s)) found.push_back(event);
+  return found;
+}
+
+std::size_t EventLog::size() const {
+  const std::lock_guard lock(mutex_);
+  return events_.size();
+}
+
+std::size_t EventLog::forgotten() const {
+  const std::lock_guard lock(mutex_);
+  return forgotten_;
+}
+
+void EventLog::write_to(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  std::ofstream file(path, std::ios::app);
+  if (!file) throw UsageError("cannot write events to " + path + ": " + std::strerror(errno));
+  file_ = std::move(file);
+  path_ = path;
+  for (const Event& event : events_) write(event);
+}
+
+// A line at a time, so that who follows the file sees it at once, and whole.
+void EventLog::write(const Event& event) {
+  if (!file_.is_open()) return;
+  file_ << event.json() + "\n" << std::flush;
+  if (file_) return;
+  file_.close();
+  std::fprintf(stderr, "miniray: no more events are written to %s: %s\n", path_.c_str(), std::strerror(errno));
+}
+
+}  // namespace miniray

@@ -1,0 +1,129 @@
+#include "miniray/supervised_worker.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+namespace miniray {
+namespace {
+
+// Adds up what it is sent; "die" and "throw" are what they say.
+Worker start_adder() {
+  return Worker([](Handle& handle) {
+    for (std::int64_t sum = 0;;) {
+      const Value order = handle.recv();
+      if (order == Value("die")) kill(getpid(), SIGKILL);
+      if (order == Value("throw")) throw std::runtime_error("a bug");
+      handle.send(sum += order.integer());
+    }
+  });
+}
+
+RestartPolicy quick(int max_restarts) { return {.max_restarts = max_restarts, .window_s = 1000, .backoff_s = 0}; }
+
+std::vector<std::string> kinds(const EventLog& log) {
+  std::vector<std::string> all;
+  for (const Event& event : log.events()) all.push_back(event.kind);
+  return all;
+}
+
+NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
+
+}  // namespace
+
+TEST_CASE("a worker that dies is replaced, gets its state again, and says so once") {
+  SupervisedWorker worker(start_adder, {.policy = quick(1), .on_restart = [](Worker& fresh) {
+                                          fresh.send(100);
+                                          CHECK(fresh.recv() == Value(100));
+                                        }});
+  worker.send(1);
+  CHECK(worker.recv() == Value(1));
+  worker.send("die");
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("has taken its place (restart 1 of 1 within 1000 s)"),
+                       WorkerRestarted);
+  worker.send(1);
+  CHECK(worker.recv() == Value(101));
+  CHECK(worker.restarts() == 1);
+  worker.send("die");
+  try {
+    (void)worker.recv();
+    FAIL("it returned");
+  } catch (const WorkerRestarted&) {
+    FAIL("it was restarted once too often");
+  } catch (const WorkerDied& died) {
+    CHECK(std::string(died.what()).find("SIGKILL") != std::string::npos);
+    CHECK(std::string(died.what()).find("The policy allows no more: 1 restart within 1000 s") != std::string::npos);
+  }
+  CHECK(kinds(worker.events()) == std::vector<std::string>{"worker_started", "worker_died", "worker_restarted",
+                                                           "worker_died", "restart_refused"});
+}
+
+TEST_CASE("a work function that throws is told as it is, and the worker is new") {
+  SupervisedWorker worker(start_adder, {.policy = quick(1)});
+  worker.send("throw");
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("a bug"), WorkerError);
+  worker.send(7);
+  CHECK(worker.recv() == Value(7));
+}
+
+TEST_CASE("what cannot be replaced is tried as often as the policy allows") {
+  int starts = 0;
+  const auto start = [&]() -> Worker {
+    if (++starts > 1) throw Refused("nobody listens");
+    return start_adder();
+  };
+  SupervisedWorker worker(start, {.policy = quick(3)});
+  worker.worker().kill();
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("The last time it failed: nobody listens"), WorkerDied);
+  CHECK(starts == 4);
+}
+
+TEST_CASE("workers of a cluster, whose server may die too") {
+  Cluster cluster({local(1), local(2)});
+  cluster.launch_servers("test_echo");
+  std::vector<SupervisedWorker> workers =
+      supervise(cluster, cluster.connect_to_servers("test_echo"), {.policy = quick(3)});
+  REQUIRE(workers.size() == 3);
+  workers[1].worker().kill();
+  CHECK_THROWS_AS((void)workers[1].recv(), WorkerRestarted);
+  kill(static_cast<pid_t>(cluster.servers().at(1).pid), SIGKILL);
+  CHECK_THROWS_AS((void)workers[1].recv(), WorkerRestarted);
+  CHECK_THROWS_AS((void)workers[2].recv(), WorkerRestarted);
+  for (SupervisedWorker& worker : workers) {
+    worker.send(5);
+    CHECK(worker.recv() == Value(5));
+  }
+  CHECK(workers[1].restarts() == 2);
+  CHECK(workers[2].restarts() == 1);
+  CHECK(workers[0].events().events("node_back").size() == 1);  // the second found it there
+  CHECK(workers[0].events().events("node_back").at(0).node == "localhost:0");
+}
+
+TEST_CASE("a node that is gone for good: another, if the policy allows it") {
+  char folder[] = "/tmp/miniray-test-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  NodeConfig node = local(1);
+  node.workdir = folder;
+  Cluster cluster({local(1), node});
+  cluster.launch_servers("test_echo");
+  REQUIRE(rmdir(folder) == 0);
+  const auto lose_the_second_of = [&](bool other_nodes) {
+    SupervisionOptions options{.policy = quick(1)};
+    options.policy.other_nodes = other_nodes;
+    return options;
+  };
+  std::vector<SupervisedWorker> mobile =
+      supervise(cluster, cluster.connect_to_servers("test_echo"), lose_the_second_of(true));
+  std::vector<SupervisedWorker> bound =
+      supervise(cluster, cluster.connect_to_servers("test_echo"), lose_the_second_of(false));
+  kill(static_cast<pid_t>(cluster.servers().at(1).pid), SIGKILL);
+  CHECK_THROWS_AS((void)mobile[1].recv(), WorkerRestarted);
+  CHECK(cluster.node_of(mobile[1].worker()) == 0);
+  mobile[1].send(5);
+  CHECK(mobile[1].recv() == Value(5));
+  CHECK_THROWS_WITH_AS((void)bound[1].recv(), doctest::Contains("(workdir): No such file"), WorkerDied);
+}
+
+}  // namespace miniray
