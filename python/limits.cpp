@@ -18,6 +18,9 @@ void bind_limits(nb::module_& module) {
   sub.attr("shared_buffer_bytes_min") = limits::shared_buffer_bytes_min;
   sub.attr("shared_memory_bytes_max") = limits::shared_memory_bytes_max;
   sub.attr("shared_slots_max") = limits::shared_slots_max;
+  sub.attr("chunk_ms") = limits::chunk_ms;
+  sub.attr("chunk_items_max") = limits::chunk_items_max;
+  sub.attr("results_bytes_max") = limits::results_bytes_max;
   sub.attr("spin_us") = limits::spin_us;
   sub.attr("wait_slice_ms") = limits::wait_slice_ms;
   sub.attr("close_grace_ms") = limits::close_grace_ms;

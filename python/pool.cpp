@@ -229,19 +229,24 @@ class PoolCore {
     return std::exchange(dismissed_, {});
   }
 
+  /// Something for wait_news() to return with.
+  void nudge() {
+    post([this](TaskEngine&) { fresh_.events.push_back({wall_clock_s(), {"shutdown", {}, {}, {}, 0}}); });
+  }
+
+  bool is_running(std::int64_t number) {
+    bool running = false;
+    ask([&](const TaskEngine& engine) { running = engine.is_running(number); });
+    return running;
+  }
+
   nb::dict status() {
     TaskEngine::Census census;
     std::vector<TaskEngine::WorkerStatus> workers;
-    {
-      const nb::gil_scoped_release released;
-      std::promise<void> told;
-      const bool running = post([&](TaskEngine& engine) {
-        census = engine.census();
-        workers = engine.workers();
-        told.set_value();
-      });
-      if (running) told.get_future().wait();
-    }
+    ask([&](const TaskEngine& engine) {
+      census = engine.census();
+      workers = engine.workers();
+    });
     nb::dict status;
     status["waiting"] = census.waiting;
     status["running"] = census.running;
@@ -319,6 +324,18 @@ class PoolCore {
     commands_.push_back(std::move(command));
     ring();
     return true;
+  }
+
+  // Waits for the engine to have run it, without the GIL.
+  template <class Question>
+  void ask(Question question) {
+    const nb::gil_scoped_release released;
+    std::promise<void> told;
+    const bool running = post([&](TaskEngine& engine) {
+      question(engine);
+      told.set_value();
+    });
+    if (running) told.get_future().wait();
   }
 
   void run() {
@@ -434,7 +451,14 @@ void bind_pool(nb::module_& module) {
       .def_prop_ro("retries", [](const TaskHandle& self) { return self.task.terms->retries; })
       .def("count_try", [](TaskHandle& self) { ++self.task.tries; });
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
-      .def("close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "worker_object",
+          [](PoolCore::Corpse& self) {
+            const nb::object known = nb::find(self.gone.get());
+            return known.is_valid() ? known : nb::none();
+          },
+          "The Python object, if it is one.");
   nb::class_<PoolCore>(module, "_Pool")
       .def(nb::init<>())
       .def("add_node", &PoolCore::add_node, "name"_a, "cpus"_a, "gpus"_a, "gpu_names"_a, "custom"_a)
@@ -455,6 +479,8 @@ void bind_pool(nb::module_& module) {
            nb::sig(
                "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))
       .def("status", &PoolCore::status)
+      .def("nudge", &PoolCore::nudge)
+      .def("is_running", &PoolCore::is_running, "number"_a)
       .def("stop", [](PoolCore& self) {
         std::vector<std::shared_ptr<Worker>> workers;
         {

@@ -26,6 +26,8 @@ from miniray.errors import (
     MiniRayError,
     ProtocolError,
     Refused,
+    TaskOutOfMemory,
+    TaskTimeout,
     UnknownHost,
     UsageError,
     WorkerDied,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from miniray.cluster import Cluster, NodeConfig
     from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
     from miniray.nccl import NCCLConfig, create_nccl_configs, print_nccl_config, restore_nccl_env, setup_nccl_env
+    from miniray.pool import Pool, PoolBroken, PoolFuture
     from miniray.supervision import Event, EventLog, RestartPolicy
     from miniray.training_group import TrainingGroup
     from miniray.worker_server import WorkerServer
@@ -50,6 +53,7 @@ _MODULES = {
     "cluster": ("Cluster", "NodeConfig"),
     "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
     "nccl": ("NCCLConfig", "create_nccl_configs", "print_nccl_config", "restore_nccl_env", "setup_nccl_env"),
+    "pool": ("Pool", "PoolBroken", "PoolFuture"),
     "supervision": ("Event", "EventLog", "RestartPolicy"),
     "training_group": ("TrainingGroup",),
     "worker_server": ("WorkerServer",),
@@ -85,12 +89,17 @@ __all__ = [
     "NCCLConfig",
     "NodeConfig",
     "NumaNode",
+    "Pool",
+    "PoolBroken",
+    "PoolFuture",
     "ProtocolError",
     "Refused",
     "RemoteObject",
     "RemoteTraceback",
     "RemoteWorker",
     "RestartPolicy",
+    "TaskOutOfMemory",
+    "TaskTimeout",
     "TrainingGroup",
     "UnknownHost",
     "UsageError",

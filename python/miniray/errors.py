@@ -59,6 +59,14 @@ class GroupError(MiniRayError, ConnectionError):
     failures: dict[int, str] = {}  # noqa: RUF012 (set for each)
 
 
+class TaskTimeout(MiniRayError, TimeoutError):
+    """A task ran for longer than its time-out. Its worker was ended."""
+
+
+class TaskOutOfMemory(MiniRayError, MemoryError):
+    """A task needed more memory than it may take."""
+
+
 class WorkerError(MiniRayError, RuntimeError):
     """The work function raised. The text has the remote traceback."""
 

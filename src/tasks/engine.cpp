@@ -202,7 +202,8 @@ void TaskEngine::lose(Members::iterator member, const std::exception_ptr& why) {
   DeathCertificate certificate = certificate_of(name, why);
   // Where the host is gone, replies may have been lost, and any of its tasks may have begun.
   const bool all_may_have_begun = !certificate.lost.empty();
-  event("worker_died", &*member, certificate.cause());
+  const bool stillborn = member->state == Member::State::preparing;
+  event(stillborn ? "worker_stillborn" : "worker_died", &*member, certificate.cause());
   release(*member);
   bool first = true;
   for (Task& task : member->take_all()) {
@@ -403,6 +404,12 @@ std::vector<std::shared_ptr<Worker>> TaskEngine::dismiss() {
   members_changed_ = true;
   for (const std::shared_ptr<Worker>& worker : all) worker->end();
   return all;
+}
+
+bool TaskEngine::is_running(std::int64_t number) const {
+  return std::ranges::any_of(members_, [&](const Member& member) {
+    return member.task_count() > 0 && member.running().number == number;
+  });
 }
 
 TaskEngine::Census TaskEngine::census() const {

@@ -62,6 +62,7 @@ class TaskEngine {
   /// Tells all workers to end; for who then lets go of them.
   [[nodiscard]] std::vector<std::shared_ptr<Worker>> dismiss();
 
+  [[nodiscard]] bool is_running(std::int64_t number) const;
   struct Census {
     std::size_t waiting = 0, running = 0, workers = 0, idle = 0;
   };

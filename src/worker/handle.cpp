@@ -14,7 +14,7 @@ void refuse(Handle& handle, const Message& call) {
                     "this worker answers no calls: have its work function call miniray::answer_calls(handle) "
                     "first, or run miniray::serve_calls"},
                    {"traceback", ""}};
-  Message reply = encode(Value::list({asked.at(0), "error", text}));
+  Message reply = encode(Value::list({asked.at(0), "error", 0, text}));
   reply.kind = Message::Kind::reply;
   handle.channel().send(reply);
 }

@@ -1,0 +1,315 @@
+"""The inside of a pool: the core's engine, the thread that hands out what it has to tell, and the one that replaces
+workers. It does not know its pool, which may be let go of while tasks run."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, InvalidStateError
+from typing import Any
+
+from miniray import _calls, _core
+from miniray._future import PoolBroken, PoolFuture
+from miniray.errors import TaskTimeout
+from miniray.supervision import EventLog, RestartPolicy
+
+# A pause before a node, or a worker that never got as far as its first task, is tried again; and how often for the
+# latter.
+_PAUSE_S = 0.5
+_PAUSE_MAX_S = 5.0
+_STILLBORN_MAX = 3
+
+
+class Inside:
+    def __init__(
+        self,
+        source: Any,
+        initializer: Callable[..., Any] | None,
+        initargs: tuple[Any, ...],
+        restart: RestartPolicy | None,
+        results_bytes_max: int,
+    ) -> None:
+        self.source = source
+        self.results_bytes_max = results_bytes_max
+        self.events = EventLog()
+        self.condition = threading.Condition()
+        self.core = _core._Pool()
+        self.functions: dict[Any, Any] = {}
+        self._by_number: dict[int, Any] = {}
+        self._pid = os.getpid()
+        self._outstanding = 0
+        self._done = 0
+        self._failed = 0
+        self._closing = False
+        self._broken: str | None = None
+        self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self._budget = restart._budget() if restart is not None else None
+        self._stillborn = 0
+        self._joined: dict[int, int] = {}
+        for node in source.nodes:
+            self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
+        first = self.function(initializer) if initializer is not None else None
+        self.core.start(first, initargs)
+        for node_number, worker in source.first():
+            self._join(node_number, worker)
+        self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
+        self._deliverer.start()
+        self._replacer: threading.Thread | None = None
+
+    def _join(self, node: int, worker: Any) -> None:
+        self._joined[node] = self._joined.get(node, 0) + 1
+        self.core.add_worker(node, worker, self.source.shares_clock)
+
+    # From whoever submits.
+
+    def terms(self, options: Any) -> Any:
+        return self.core.terms(
+            options.num_cpus,
+            options.num_gpus,
+            dict(options.resources),
+            options.node or "",
+            options.strategy,
+            options.timeout,
+            options.retries,
+        )
+
+    def function(self, fn: Any) -> Any:
+        """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
+        if not callable(fn):
+            raise TypeError(f"a task is a function and its arguments, not {type(fn).__name__}")
+        key = fn if type(fn).__hash__ is not None else id(fn)
+        known = self.functions.get(key)
+        if known is not None:
+            return known
+        described = _calls.by_name(fn)
+        by_value = described is None
+        if described is None:
+            described = _calls.by_value(fn)
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        made = self.core.define(name, described, by_value)
+        if not by_value or type(fn).__hash__ is object.__hash__ or isinstance(fn, type(lambda: None)):
+            if len(self.functions) >= 1024:  # of lambdas there is no end
+                self.functions.clear()
+                self._by_number.clear()
+            self.functions[key] = made
+        self._by_number[made.number] = (made, fn)
+        return made
+
+    def begin(self, count: int = 1) -> None:
+        with self.condition:
+            if self._broken is not None:
+                raise PoolBroken(self._broken)
+            if self._closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._outstanding += count
+
+    def ended(self, count: int) -> None:
+        with self.condition:
+            self._outstanding -= count
+
+    def status(self) -> dict[str, Any]:
+        status = self.core.status()
+        return {
+            "waiting": status["waiting"],
+            "running": status["running"],
+            "done": self._done,
+            "failed": self._failed,
+            "workers": len(status["workers"]),
+            "idle": status["idle"],
+        }
+
+    @staticmethod
+    def let_go(inside: Inside) -> None:
+        inside.shut_down(False, False)
+
+    def shut_down(self, wait: bool, cancel_futures: bool) -> None:
+        if os.getpid() != self._pid:
+            return  # a child has no say over its parent's pool
+        with self.condition:
+            self._closing = True
+        if cancel_futures:
+            self.core.cancel_waiting()
+        self.core.nudge()
+        if wait and threading.current_thread() is not self._deliverer:
+            self._deliverer.join()
+
+    # The thread that hands out news.
+
+    def _deliver(self) -> None:
+        while not (self._closing and self._outstanding == 0):
+            news = self.core.wait_news()
+            if news is None:
+                break
+            outcomes, events, vacancies, unknown = news
+            for outcome in outcomes:
+                self._settle(*outcome)
+            if outcomes:
+                self._stillborn = 0
+                self.ended(len(outcomes))
+            del outcomes, news  # futures are not kept alive while this waits
+            for moment, kind, node, worker, text, task in events:
+                self.events._add(kind, node, worker, text, {"task": task} if task else {})
+                if kind == "pool_broken":
+                    self._broken = text
+                elif kind == "worker_stillborn":
+                    self._stillborn += 1
+                    if self._stillborn > _STILLBORN_MAX:
+                        self.core.break_down(f"workers die before they are ready: {text}")
+                del moment
+            for number in unknown:
+                self._send_by_value(number)
+            for vacancy in vacancies:
+                self._vacancies.put(vacancy)
+                if self._replacer is None and not self._closing:
+                    self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
+                    self._replacer.start()
+        self._vacancies.put(None)
+        for gone in self.core.stop():
+            gone.close()
+        if self._replacer is not None:
+            self._replacer.join()
+        self.source.close()
+
+    def _settle(self, owner: Any, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
+        if type(owner) is not PoolFuture:
+            owner.settle(kind, what, worker, size, extra)
+            return
+        if kind == "value":
+            self._done += 1
+            self._finish(owner, what, None)
+            return
+        if kind == "cancelled":
+            owner._cancelled_by_pool()
+            return
+        value, error = None, None
+        try:
+            if kind == "pickle":
+                value = _calls.unpickled(what[3])
+            else:
+                error = self.error_of(owner._terms._options, kind, what, worker or "")
+        except BaseException as unreadable:
+            error = unreadable
+        if kind == "error" and error is not None and self.try_again(owner, owner._terms._options, error, extra):
+            with self.condition:
+                self._outstanding += 1
+            return
+        if error is None:
+            self._done += 1
+        else:
+            self._failed += 1
+        self._finish(owner, value, error)
+
+    @staticmethod
+    def _finish(future: PoolFuture, value: Any, error: BaseException | None) -> None:
+        if future._state != "PENDING":
+            return  # it was cancelled
+        try:
+            future._finish(value, error)
+        except InvalidStateError:
+            pass  # in this very moment
+
+    def try_again(self, owner: Any, options: Any, error: BaseException, task: Any) -> bool:
+        """After an exception that the task's terms name."""
+        if not options.retry_on or task.tries >= options.retries or not isinstance(error, options.retry_on):
+            return False
+        task.count_try()
+        self.events.add("task_retried", f"it raised {type(error).__name__}: {error}")
+        self.core.resubmit(task, owner)
+        return True
+
+    @staticmethod
+    def error_of(options: Any, kind: str, what: Any, worker: str) -> BaseException:
+        if kind == "error":
+            return _calls.error_in(worker, what)
+        if kind == "died":
+            error: BaseException = what
+            if options.memory_bytes is not None:
+                error.args = (f"{error}\nIt had a task that could take {options.memory_bytes} bytes of memory.",)
+            return error
+        if kind == "timeout":
+            doing = f". It was doing this:\n{what}" if what else ""
+            return TaskTimeout(f"the task ran for more than {options.timeout} s in {worker}, which was ended{doing}")
+        if kind == "broken":
+            return PoolBroken(what)
+        return CancelledError("the task was cancelled")
+
+    def _send_by_value(self, number: int) -> None:
+        function, fn = self._by_number.get(number, (None, None))
+        if function is None:
+            return
+        try:
+            described = _calls.by_value(fn)
+        except TypeError as error:
+            described = {"name": "", "missing": str(error)}
+        self.core.redefine(function, described)
+
+    # The thread that replaces workers.
+
+    def _replace(self) -> None:
+        """One place at a time would let a node that is gone hold up the others: each node has its own thread."""
+        nodes: dict[int, queue.SimpleQueue[Any]] = {}
+        threads = []
+        while (vacancy := self._vacancies.get()) is not None:
+            node, gone = vacancy
+            if node not in nodes:
+                nodes[node] = queue.SimpleQueue()
+                thread = threading.Thread(target=self._replace_on, args=(node, nodes[node]), daemon=True)
+                thread.start()
+                threads.append(thread)
+            nodes[node].put(gone)
+        for places in nodes.values():
+            places.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _replace_on(self, node: int, places: queue.SimpleQueue[Any]) -> None:
+        while (gone := places.get()) is not None:
+            taken = gone.worker_object()
+            gone.close()
+            if not self._closing:
+                self._fill(node, taken)
+
+    def _fill(self, node: int, gone: Any) -> None:
+        name = self.source.nodes[node].name
+        pause_s, lost = 0.0, False
+        while not self._closing:
+            if not self._allowed(name):
+                return
+            time.sleep(pause_s)
+            try:
+                worker = self.source.replace(node, gone)
+            except LookupError as error:
+                return self._give_up(node, str(error))
+            except Exception as error:
+                if not lost:
+                    self.events.add("node_lost", str(error), node=name)
+                lost = True
+                pause_s = min(max(_PAUSE_S, 2 * pause_s), _PAUSE_MAX_S)
+                continue
+            if lost:
+                self.events.add("node_back", "", node=name)
+            self._join(node, worker)
+            return
+
+    def _allowed(self, name: str) -> bool:
+        if self._broken is not None:
+            return False
+        pause_s = self._budget.take(time.monotonic()) if self._budget is not None else 0.0
+        if pause_s is None:
+            assert self._budget is not None
+            self.events.add("restart_refused", self._budget.refusal(), node=name)
+            self._break_if_empty(self._budget.refusal())
+            return False
+        time.sleep(pause_s)
+        return True
+
+    def _give_up(self, node: int, why: str) -> None:
+        self.events.add("restart_refused", why, node=self.source.nodes[node].name)
+        self._break_if_empty(why)
+
+    def _break_if_empty(self, why: str) -> None:
+        if not self.core.status()["workers"]:
+            self.core.break_down(f"no worker is left, and none takes the place of the last one: {why}")

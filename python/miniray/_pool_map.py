@@ -1,0 +1,288 @@
+"""map and its kin: items go out in chunks, as long as their measured time suggests, and results come back in order or as
+they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from miniray import _calls, _core
+from miniray.errors import WorkerDied
+
+_CHUNK_NS = _core.limits.chunk_ms * 1_000_000
+_ITEMS_MAX = _core.limits.chunk_items_max
+
+
+class Mapping:
+    """One call of map. The delivering thread settles its chunks and sends the next; the caller takes results."""
+
+    def __init__(
+        self,
+        submitter: Any,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        star: bool,
+        chunksize: int | None,
+        ordered: bool,
+        progress: bool,
+    ) -> None:
+        self._inside = submitter._inside
+        self._options = submitter._options
+        self._terms = submitter._terms
+        self._fn = fn
+        self._function = self._inside.function(fn)
+        self._star = star
+        self._ordered = ordered
+        listed = isinstance(items, (list, tuple, range))
+        self._total = len(items) if listed else None  # type: ignore[arg-type]
+        self._items = iter(items)
+        self._exhausted = False
+        alone = self._options.timeout is not None or self._options.memory_bytes is not None
+        self._chunksize = 1 if alone and chunksize is None else chunksize
+        self._mean_ns = 0.0
+        self._condition = self._inside.condition
+        self._sent = 0
+        self._under_way: dict[int, _Chunk] = {}
+        self._results: dict[int, Any] = {}
+        self._arrived: deque[Any] = deque()
+        self._next = 0
+        self._bytes = 0
+        self._abandoned = False
+        self._workers = max(1, sum(self._inside._joined.values()))
+        self._lock = threading.RLock()  # of sending and settling
+        self._failure: BaseException | None = None
+        self._bar: Any = None
+        if progress:
+            from miniray._pool_progress import Bar
+
+            self._bar = Bar(self._total, self._workers)
+        # An iterator may wait for anything, and the thread that delivers must not.
+        self._feeder = None if listed else threading.Thread(target=self._feed_lazily, daemon=True)
+        if self._feeder is None:
+            self._feed()
+        else:
+            self._feeder.start()
+
+    # Sending.
+
+    def _feed(self) -> None:
+        """As many chunks as the workers can be busy with, and one more for each."""
+        with self._lock:
+            while self._has_room() and (chunk := self._take_chunk()):
+                self._send(chunk, self._sent)
+                self._sent += len(chunk)
+
+    def _has_room(self) -> bool:
+        if self._abandoned or self._bytes > self._inside.results_bytes_max:
+            return False
+        return len(self._under_way) < 2 * self._workers
+
+    def _feed_lazily(self) -> None:
+        try:
+            while not self._exhausted and not self._abandoned:
+                with self._condition:
+                    while not self._has_room() and not self._abandoned:
+                        self._condition.wait()
+                chunk = self._take_chunk()
+                with self._lock:
+                    if chunk and not self._abandoned:
+                        self._send(chunk, self._sent)
+                        self._sent += len(chunk)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._condition:
+                self._condition.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """The pool is closed or broken, or the caller's iterator raised: nothing more is sent."""
+        with self._condition:
+            self._exhausted = True
+            self._failure = error
+            self._condition.notify_all()
+
+    def _take_chunk(self) -> list[Any]:
+        chunk: list[Any] = []
+        if self._exhausted:
+            return chunk
+        for _ in range(self._chunk_length()):
+            try:
+                chunk.append(next(self._items))
+            except StopIteration:
+                self._exhausted = True
+                break
+        return chunk
+
+    def _chunk_length(self) -> int:
+        if self._chunksize is not None:
+            return self._chunksize
+        if self._mean_ns == 0:
+            return 1
+        length = int(min(_ITEMS_MAX, max(1.0, _CHUNK_NS / self._mean_ns)))
+        if self._total is not None:  # the last ones are short, so that no worker is left with much to do
+            length = min(length, max(1, (self._total - self._sent) // (2 * self._workers)))
+        return length
+
+    def _send(self, items: list[Any], first: int) -> None:
+        chunk = _Chunk(self, items, first)
+        self._inside.begin()
+        try:
+            chunk.number = self._inside.core.submit_map(self._function, items, self._star, self._terms, chunk)
+        except BaseException as error:
+            self._inside.ended(1)
+            if not isinstance(error, Exception):
+                raise
+            self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
+            return
+        self._under_way[chunk.number] = chunk
+
+    # The delivering thread.
+
+    def settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
+        with self._lock:
+            self._settle(chunk, kind, what, worker, size, extra)
+
+    def _settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
+        del self._under_way[chunk.number]
+        count = len(chunk.items)
+        values: list[Any] = [None] * count
+        errors: dict[int, BaseException] = {}
+        try:
+            if kind == "values":
+                values = what[3] if isinstance(what[3], list) else _calls.unpickled(what[3])
+                errors = {index: _calls.error_of(worker or "", described) for index, described in what[4]}
+                self._measure(extra / count)
+                if errors and self._retry(chunk, values, errors):
+                    return
+            else:
+                error = self._inside.error_of(self._options, kind, what, worker or "")
+                if count > 1 and isinstance(error, WorkerDied) and self._options.retries > 0 and not self._abandoned:
+                    return self._split(chunk)
+                errors = dict.fromkeys(range(count), error)
+        except Exception as unreadable:
+            errors = dict.fromkeys(range(count), unreadable)
+        self._arrive(chunk, values, errors, size)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._feeder is not None:
+            return  # it was told that something has come
+        try:
+            self._feed()
+        except Exception as error:
+            self._fail(error)
+
+    def _measure(self, ns: float) -> None:
+        self._mean_ns = max(1.0, ns if self._mean_ns == 0 else 0.7 * self._mean_ns + 0.3 * ns)
+
+    def _split(self, chunk: _Chunk) -> None:
+        """One of its items may have killed the worker: each is tried by itself."""
+        for index, item in enumerate(chunk.items):
+            self._send([item], chunk.first + index)
+
+    def _retry(self, chunk: _Chunk, values: list[Any], errors: dict[int, BaseException]) -> bool:
+        """Items that raised what their terms name go out again, each by itself."""
+        if not self._options.retry_on or chunk.tries >= self._options.retries:
+            return False
+        again = [index for index, error in errors.items() if isinstance(error, self._options.retry_on)]
+        if not again:
+            return False
+        for index, value in enumerate(values):
+            if index in again:
+                self._send([chunk.items[index]], chunk.first + index)
+                next(reversed(self._under_way.values())).tries = chunk.tries + 1
+            else:
+                kept = {0: errors[index]} if index in errors else {}
+                self._arrive(_Chunk(self, [chunk.items[index]], chunk.first + index), [value], kept, 0)
+        return True
+
+    def _arrive(self, chunk: _Chunk, values: list[Any], errors: dict[int, BaseException], size: int) -> None:
+        chunk.size = size
+        with self._condition:
+            self._bytes += size
+            if self._ordered:
+                self._results[chunk.first] = (chunk, values, errors)
+            else:
+                self._arrived.append((chunk, values, errors))
+            self._inside._done += len(values) - len(errors)
+            self._inside._failed += len(errors)
+            self._condition.notify_all()
+        if self._bar is not None:
+            self._bar.advance(len(values) - len(errors), len(errors))
+
+    # The caller.
+
+    def results(self, timeout: float | None) -> Iterator[Any]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._iterate(deadline, timeout)
+
+    def _iterate(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
+        try:
+            while (taken := self._take(deadline, timeout)) is not None:
+                chunk, values, errors = taken
+                for index, value in enumerate(values):
+                    if index in errors:
+                        raise errors[index]
+                    yield value
+                self._took(chunk)
+        finally:
+            self._abandon()
+            if self._bar is not None:
+                self._bar.close()
+
+    def _take(self, deadline: float | None, timeout: float | None) -> Any:
+        with self._condition:
+            while True:
+                if self._ordered and self._next in self._results:
+                    taken = self._results.pop(self._next)
+                    self._next += len(taken[1])
+                    return taken
+                if not self._ordered and self._arrived:
+                    return self._arrived.popleft()
+                if not self._under_way:
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._exhausted and not self._results and not self._arrived:
+                        return None
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"not all results are there after {timeout} s")
+                self._condition.wait(left)
+
+    def _took(self, chunk: _Chunk) -> None:
+        with self._condition:
+            paused = self._bytes > self._inside.results_bytes_max
+            self._bytes -= chunk.size
+            resume = paused and self._bytes <= self._inside.results_bytes_max
+            if resume:
+                self._condition.notify_all()
+        if resume:
+            self._go_on()
+
+    def _abandon(self) -> None:
+        """Nobody will ask for the rest."""
+        with self._lock:
+            self._abandoned = True
+            for number in self._under_way:
+                self._inside.core.cancel(number)
+        with self._condition:
+            self._condition.notify_all()
+
+
+class _Chunk:
+    """Some of the items, together on their way; the core gives it back with what became of them."""
+
+    __slots__ = ("first", "items", "mapping", "number", "size", "tries")
+
+    def __init__(self, mapping: Mapping, items: list[Any], first: int) -> None:
+        self.mapping, self.items, self.first = mapping, items, first
+        self.number = self.size = self.tries = 0
+
+    def settle(self, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
+        self.mapping.settle(self, kind, what, worker, size, extra)
+
+

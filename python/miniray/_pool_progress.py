@@ -1,0 +1,94 @@
+"""How far a map has come, on standard error: one line that is written over on a terminal, few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+_TERMINAL_S = 0.1
+_PLAIN_S = 10.0
+_BAR_WIDTH = 24
+
+
+class Bar:
+    def __init__(self, total: int | None, workers: int) -> None:
+        self._total = total
+        self._workers = workers
+        self._done = self._failed = 0
+        self._begun = time.monotonic()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._terminal = _is_terminal()
+        self._shown_at = self._begun if not self._terminal else 0.0
+        self._width = 0
+
+    def advance(self, done: int, failed: int) -> None:
+        with self._lock:
+            self._done += done
+            self._failed += failed
+            now = time.monotonic()
+            if self._closed or now - self._shown_at < (_TERMINAL_S if self._terminal else _PLAIN_S):
+                return
+            self._shown_at = now
+            self._show()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._show()
+            if self._terminal:
+                _write("\n")
+
+    def _show(self) -> None:
+        text = self._text()
+        if not self._terminal:
+            return _write(text + "\n")
+        _write("\r" + text.ljust(self._width))
+        self._width = len(text)
+
+    def _text(self) -> str:
+        finished = self._done + self._failed
+        elapsed = max(time.monotonic() - self._begun, 1e-9)
+        rate = finished / elapsed
+        parts = [f"{finished}/{self._total}" if self._total is not None else f"{finished} done"]
+        left = self._total - finished if self._total is not None else None
+        if left is None or left > 0:
+            parts.append(f"{min(self._workers, left) if left is not None else self._workers} running")
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        parts.append(f"{rate:.1f}/s" if rate < 1000 else f"{rate:,.0f}/s")
+        if left:
+            parts.append(f"{_duration(left / rate)} left" if rate > 0 else "? left")
+        else:
+            parts.append(f"in {_duration(elapsed)}")
+        text = ", ".join(parts)
+        if not self._terminal or not self._total:
+            return text
+        full = _BAR_WIDTH * finished // self._total
+        return f"[{'#' * full}{'.' * (_BAR_WIDTH - full)}] {text}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        pass  # nobody looks

@@ -1,0 +1,204 @@
+"""Where a pool's workers come from, and what takes the place of one that is gone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from miniray import _core
+from miniray.calls import serve_calls
+from miniray.errors import EndOfStream, MiniRayError, WorkerDied, WorkerRestarted
+from miniray.worker import RemoteWorker, Worker
+
+
+class PoolNode(NamedTuple):
+    """A machine, as the scheduler sees it."""
+
+    name: str
+    cpus: float
+    gpu_names: list[str]
+    custom: dict[str, float]
+
+
+def custom_resources(resources: Mapping[str, Any] | None, node: str) -> dict[str, float]:
+    """Of every node, or by node."""
+    found: dict[str, float] = {}
+    for name, amount in (resources or {}).items():
+        if not isinstance(amount, Mapping):
+            found[name] = float(amount)
+        elif name == node:
+            found.update({inner: float(value) for inner, value in amount.items()})
+    return found
+
+
+def _gpu_names() -> list[str]:
+    """The GPUs that a process here may use, as CUDA_VISIBLE_DEVICES names them."""
+    from miniray.hardware import discover_machine
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    return [str(gpu.index) for gpu in discover_machine().gpus]
+
+
+class LocalWorkers:
+    """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
+    coordinator, which has threads, would not be safe."""
+
+    shares_clock = True
+
+    def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
+        self._count = count
+        self._start = start
+        gpus = _gpu_names()
+        custom = custom_resources(resources, "localhost")
+        if "num_gpus" in custom:
+            gpus = [str(number) for number in range(int(custom.pop("num_gpus")))]
+        self.nodes = [PoolNode("localhost", custom.pop("num_cpus", count), gpus, custom)]
+        self._folder = tempfile.mkdtemp(prefix="miniray-pool-")
+        self._key = secrets.token_hex(32)
+        try:
+            self._server = self._make_server(start)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def _make_server(self, start: str) -> Worker:
+        path = os.path.join(self._folder, "socket")
+        if start == "fork":
+            folder, key = self._folder, self._key
+            server = Worker(lambda handle: _serve_forks(handle, folder, path, key), name="pool")
+        else:
+            server = Worker(_serve_forks_when_told, start="spawn", name="pool")
+            server.send([self._folder, path, self._key])
+        server.recv()  # it listens
+        return server
+
+    def first(self) -> Iterable[tuple[int, Any]]:
+        return [(0, ready) for ready in self._connect(self._count)]
+
+    def replace(self, node: int, gone: Any) -> Any:
+        if not self._server.is_alive():
+            self._server.close()
+            self._server = self._make_server("spawn")  # this process has threads by now
+        return self._connect(1)[0]
+
+    def _connect(self, count: int) -> list[Any]:
+        path = os.path.join(self._folder, "socket")
+        limits = _core.limits
+        spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
+        options = (limits.connect_timeout_ms / 1000, limits.unreachable_ms / 1000, {}, "msgpack")
+        return _core._connect([(path, 0)] * count, "", self._key, *options, None if spare else 0, limits.inbox_bytes_max)
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _serve_forks(handle: _core.Handle, folder: str, path: str, key: str) -> None:
+    from miniray import _functions
+
+    _functions.prepare_for_forks()
+    server = _core.WorkerServer(path, 0, serve_calls, 0, key)
+    handle.send("listening")
+    try:
+        server.serve_forever()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve_forks_when_told(handle: _core.Handle) -> None:
+    _serve_forks(handle, *handle.recv())
+
+
+class ClusterWorkers:
+    """Started by a cluster's servers. A server that died is launched again."""
+
+    shares_clock = False
+
+    def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
+        self._cluster = cluster
+        self._workers: list[Any] = cluster.start("miniray.serve_calls")
+        positions = [cluster.node_of(worker) for worker in self._workers]
+        self._placed = list(zip(positions, self._workers))
+        self.nodes = []
+        for number, config in enumerate(cluster.nodes):
+            there = [worker for position, worker in self._placed if position == number]
+            gpus = there[0].call_remote("miniray._pool_workers._gpu_names") if there else []
+            custom = custom_resources(resources, config.host)
+            if "num_gpus" in custom:
+                gpus = [str(gpu) for gpu in range(int(custom.pop("num_gpus")))]
+            self.nodes.append(PoolNode(config.host, custom.pop("num_cpus", len(there)), gpus, custom))
+
+    def first(self) -> Iterable[tuple[int, Any]]:
+        placed, self._placed, self._workers = self._placed, [], []
+        return placed
+
+    def replace(self, node: int, gone: Any) -> Any:
+        try:
+            return self._one(node)
+        except (MiniRayError, OSError):
+            self._cluster.relaunch(node, timeout=_RELAUNCH_S)
+            return self._one(node)
+
+    def _one(self, node: int) -> Any:
+        [made] = self._cluster.connect_to_servers("miniray.serve_calls", num_workers=1, nodes=[node])
+        return made
+
+    def close(self) -> None:
+        pass  # the cluster is its owner's
+
+
+_RELAUNCH_S = 20.0
+
+
+class GivenWorkers:
+    """Those that the user has started. One is replaced if it was started with a restart policy."""
+
+    shares_clock = False
+
+    def __init__(self, workers: Iterable[Any], resources: Mapping[str, Any] | None) -> None:
+        self._workers = list(workers)
+        for worker in self._workers:
+            if not isinstance(worker, Worker):
+                raise TypeError(f"a pool takes workers, not {type(worker).__name__}")
+        if not self._workers:
+            raise ValueError("a pool needs at least one worker")
+        hosts = [_host_of(worker) for worker in self._workers]
+        names = list(dict.fromkeys(hosts))
+        self._numbers = [names.index(host) for host in hosts]
+        self.nodes = []
+        for number, name in enumerate(names):
+            custom = custom_resources(resources, name)
+            gpus = [str(gpu) for gpu in range(int(custom.pop("num_gpus", 0)))]
+            self.nodes.append(PoolNode(name, custom.pop("num_cpus", self._numbers.count(number)), gpus, custom))
+
+    def first(self) -> Iterable[tuple[int, Any]]:
+        workers, self._workers = self._workers, []
+        return zip(self._numbers, workers)
+
+    def replace(self, node: int, gone: Any) -> Any:
+        if gone is None or not hasattr(gone, "_supervision"):
+            raise LookupError("it was started without a restart policy")
+        try:
+            gone.recv(timeout=_core.limits.exit_wait_ms / 1000)
+        except WorkerRestarted:
+            return gone
+        except (WorkerDied, EndOfStream, TimeoutError) as error:
+            raise LookupError(str(error)) from None
+        raise LookupError("it has not ended")
+
+    def close(self) -> None:
+        pass
+
+
+def _host_of(worker: Any) -> str:
+    if not isinstance(worker, RemoteWorker):
+        return "localhost"
+    _, _, place = worker.name.partition(" at ")
+    return place.rpartition(":")[0] or place or worker.name

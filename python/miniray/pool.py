@@ -1,0 +1,277 @@
+"""A pool: functions run on whichever worker is free, here or on a cluster.
+
+    with Pool(4) as pool:                               # or Pool(cluster), or Pool([worker, ...])
+        future = pool.submit(pow, 2, 10)
+        squares = list(pool.map(square, range(1000)))
+        slow = pool.options(num_gpus=1, timeout=60, retries=2).submit(train, config)
+
+It is a ``concurrent.futures.Executor``, for whatever wants one. Two threads serve it: the core's, which gives tasks to
+workers and never waits for Python; and one that gives results to futures.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from miniray import _core
+from miniray._future import PoolBroken, PoolFuture
+from miniray._pool_inside import Inside
+from miniray._pool_map import Mapping as _Map
+from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
+from miniray.cluster import Cluster
+from miniray.supervision import EventLog, RestartPolicy
+from miniray.worker import _stop_import
+
+
+__all__ = ["Pool", "PoolBroken", "PoolFuture", "PoolView", "PoolWorker", "TaskOptions"]
+
+
+class PoolWorker(NamedTuple):
+    """A worker of a pool. ``state`` is "preparing", "idle", "busy" or "ending"; ``tasks`` it has, one of them running."""
+
+    name: str
+    node: str
+    pid: int
+    state: str
+    tasks: int
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a task needs, and what is done when it fails; see ``Pool.options``."""
+
+    num_cpus: float = 1
+    num_gpus: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    strategy: str = "spread"
+    node: str | None = None
+    timeout: float | None = None
+    memory_bytes: int | None = None
+    retries: int = 0
+    retry_on: tuple[type[BaseException], ...] = ()
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("spread", "pack"):
+            raise ValueError(f'strategy is "spread" or "pack", not {self.strategy!r}')
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, or None, not {self.timeout!r}")
+        if self.retries < 0:
+            raise ValueError(f"retries is 0 or more, not {self.retries!r}")
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            raise ValueError(f"memory_bytes is above 0, or None, not {self.memory_bytes!r}")
+        if isinstance(self.retry_on, type):
+            object.__setattr__(self, "retry_on", (self.retry_on,))
+
+
+class _Submitter(Executor):
+    """The calls that a pool and a view of it with options have in common."""
+
+    _inside: Inside
+    _options: TaskOptions
+    _terms: Any
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PoolFuture:
+        """Run ``fn(*args, **kwargs)`` on a worker that is free, and return a future of what it returns."""
+        inside = self._inside
+        future = PoolFuture(inside, self)
+        function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
+        if function is None:
+            function = inside.function(fn)
+        inside.begin()
+        try:
+            future._number = inside.core.submit(
+                function, args, kwargs, self._terms, self._options.memory_bytes, future
+            )
+        except BaseException as error:
+            inside.ended(1)
+            if not isinstance(error, Exception):
+                raise
+            future.set_exception(error)  # an argument that cannot be sent is the task's failure, not the pool's
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Any]:
+        """``map(fn, *iterables)``, in parallel and in order. The arguments are collected at once.
+
+        Short calls travel in chunks: of ``chunksize``, or of as many as the measured time of a call suggests. What a
+        call raises is raised when its turn comes.
+        """
+        if chunksize is not None and chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        star = len(iterables) != 1
+        items = [list(arguments) for arguments in zip(*iterables)] if star else list(iterables[0])
+        mapping = _Map(self, fn, items, star=star, chunksize=chunksize, ordered=True, progress=progress)
+        return mapping.results(timeout)
+
+    def starmap(
+        self,
+        fn: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> list[Any]:
+        """``[fn(*arguments) for arguments in iterable]``, in parallel."""
+        items = [list(arguments) for arguments in iterable]
+        mapping = _Map(self, fn, items, star=True, chunksize=chunksize, ordered=True, progress=progress)
+        return list(mapping.results(None))
+
+    def imap_unordered(
+        self,
+        fn: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Any]:
+        """The results of ``fn(item)`` as they come. Items are taken as they are needed: there may be no end of them.
+
+        If you take results slowly, those that nobody has taken stay with the pool, up to ``results_bytes_max``; then
+        no more items are begun.
+        """
+        mapping = _Map(self, fn, iterable, star=False, chunksize=chunksize, ordered=False, progress=progress)
+        return mapping.results(None)
+
+
+_FUNCTION = type(lambda: None)
+
+
+class Pool(_Submitter):
+    """Run functions on whichever worker is free.
+
+    ``Pool(4)`` starts four workers here (``Pool()``: one for each CPU), ``Pool(cluster)`` those of a cluster, and
+    ``Pool([worker, ...])`` takes workers that you have started, of any kind, which answer calls; they are the pool's
+    until it is shut down. ``initializer(*initargs)`` runs first in every worker. A worker that dies is replaced; on a
+    cluster, so is a server, and a node that was gone is used again when it is back. ``restart`` limits how often.
+
+    A node's ``num_cpus`` is the number of its workers, its ``num_gpus`` what it has; ``resources`` names more:
+    ``{"licence": 2}`` for every node, ``{"node1": {"ssd": 1}}`` for one.
+
+    A forked worker has what this process had when the pool was made. ``start="spawn"`` starts fresh interpreters
+    instead, for programs that already use CUDA or threads.
+    """
+
+    def __init__(
+        self,
+        workers: int | Cluster | Iterable[Any] | None = None,
+        mp_context: Any = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        max_workers: int | None = None,
+        start: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+        restart: RestartPolicy | None = None,
+        results_bytes_max: int = _core.limits.results_bytes_max,
+    ) -> None:
+        _stop_import()
+        if workers is not None and max_workers is not None:
+            raise TypeError("say how many workers once: workers or max_workers")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        workers = max_workers if workers is None else workers
+        if isinstance(workers, Cluster):
+            source: Any = ClusterWorkers(workers, resources)
+        elif workers is None or isinstance(workers, int):
+            source = LocalWorkers(_count(workers), _start_method(start, mp_context), resources)
+        else:
+            source = GivenWorkers(workers, resources)
+        self._inside = Inside(source, initializer, initargs, restart, results_bytes_max)
+        self._options = TaskOptions()
+        self._terms = self._inside.terms(self._options)
+        self._finalizer = weakref.finalize(self, Inside.let_go, self._inside)
+        self._finalizer.atexit = False
+        _live.add(self._inside)
+
+    def options(self, **options: Any) -> PoolView:
+        """The same pool with other terms for its tasks, as an executor of its own:
+        ``pool.options(num_gpus=1, retries=2).submit(fn)``.
+
+        ``num_cpus``, ``num_gpus`` (a share such as 0.5, or whole ones) and ``resources`` are set aside while the task
+        runs; CUDA_VISIBLE_DEVICES names its GPUs. A task that can never fit is refused with UsageError. ``strategy``
+        is "spread" over nodes or "pack"; ``node`` names one. ``timeout`` are seconds of running, after which the task's
+        worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
+        ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
+        """
+        return PoolView(self._inside, replace(self._options, **options))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
+        end. With ``wait=False`` this returns at once, and the rest happens behind it."""
+        self._inside.shut_down(wait, cancel_futures)
+
+    @property
+    def events(self) -> EventLog:
+        """What happened to workers, nodes and tasks, and when."""
+        return self._inside.events
+
+    @property
+    def workers(self) -> list[PoolWorker]:
+        """The workers that there are now."""
+        return [PoolWorker(*worker) for worker in self._inside.core.status()["workers"]]
+
+    def status(self) -> dict[str, Any]:
+        """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""
+        return self._inside.status()
+
+    def __repr__(self) -> str:
+        status = self.status()
+        return f"<miniray.Pool of {status['workers']} workers: {status['running']} tasks run, {status['waiting']} wait>"
+
+
+class PoolView(_Submitter):
+    """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""
+
+    def __init__(self, inside: Inside, options: TaskOptions) -> None:
+        self._inside = inside
+        self._options = options
+        self._terms = inside.terms(options)
+
+    def options(self, **options: Any) -> PoolView:
+        """With these terms besides."""
+        return PoolView(self._inside, replace(self._options, **options))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing: shut down the pool itself."""
+
+
+def _count(asked: int | None) -> int:
+    if asked is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(asked, bool) or asked < 1:
+        raise ValueError(f"max_workers must be greater than 0, not {asked!r}")
+    return asked
+
+
+def _start_method(start: str | None, mp_context: Any) -> str:
+    if start is None:
+        method = mp_context.get_start_method() if mp_context is not None else "fork"
+        return "fork" if method == "fork" else "spawn"
+    if start not in ("fork", "spawn"):
+        raise ValueError(f'start is "fork" or "spawn", not {start!r}')
+    return start
+
+
+_live: weakref.WeakSet[Inside] = weakref.WeakSet()
+
+
+def _shut_down_all() -> None:
+    """As the standard executors do when Python ends: what was submitted is finished."""
+    for inside in list(_live):
+        inside.shut_down(True, False)
+
+
+threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined] # before threads are joined
