@@ -49,6 +49,16 @@ void serve(Handle& handle) {
   for (;;) handle.send(handle.recv());
 }
 
+// A worker that does nothing until it is told to go on, however slow this process is.
+class Stopped {
+ public:
+  explicit Stopped(Worker& worker) : worker_(worker) { worker.kill(SIGSTOP); }
+  void go_on() const { worker_.kill(SIGCONT); }
+
+ private:
+  Worker& worker_;
+};
+
 template <class Call>
 std::string message_of_error(Call call, const char* type = "miniray::UsageError") {
   try {
@@ -172,10 +182,12 @@ TEST_CASE("many calls are under way at once, and their order does not matter") {
 TEST_CASE("a reply that comes late is not lost") {
   Worker worker(serve);
   Caller caller(worker);
-  const auto slow = caller.call_async<void>("sleep_ms", 100);
+  const Stopped stopped(worker);
+  const auto slow = caller.call_async<void>("echo", 1);
   CHECK_FALSE(slow.wait(0.01));
-  CHECK_THROWS_WITH_AS(slow.get(0.0), doctest::Contains("has not answered the call of sleep_ms within 0.0"),
-                       TimeoutError);
+  CHECK_FALSE(slow.ready());
+  CHECK_THROWS_WITH_AS(slow.get(0.0), doctest::Contains("has not answered the call of echo within 0.0"), TimeoutError);
+  stopped.go_on();
   CHECK(slow.wait(10));
   slow.get(0.0);
 }
@@ -184,14 +196,14 @@ TEST_CASE("a call that has not begun can be taken back") {
   Worker worker(serve);
   Caller caller(worker);
   caller.create("counter", "Counter", 0);
-  const auto running = caller.call_async<void>("sleep_ms", 200);
+  const Stopped stopped(worker);
   const auto waiting = caller.call_async<int>("counter.increment", 1);
   CHECK(waiting.cancel());
   CHECK_FALSE(waiting.cancel());
   CHECK(waiting.ready());
   CHECK_THROWS_WITH_AS(waiting.get(), "the call of counter.increment was cancelled", Cancelled);
+  stopped.go_on();
   CHECK(caller.call<int>("counter.value") == 0);
-  running.get();
   const auto begun = caller.call_async<int>("sleep_ms", 50);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(begun.cancel());
@@ -202,11 +214,13 @@ TEST_CASE("a call that has not begun can be taken back") {
 TEST_CASE("when the worker dies, every call hears of it, after the replies that came before") {
   Worker worker(serve);
   Caller caller(worker);
+  const Stopped stopped(worker);
   const auto before = caller.call_async<double>("square", 3);
   const auto during = caller.call_async("die");
   const auto after = caller.call_async<double>("square", 4);
   int told = 0;
   after.on_done([&](const CallFuture<double>&) { ++told; });
+  stopped.go_on();
   CHECK_THROWS_WITH_AS(after.get(), doctest::Contains("killed by SIGKILL"), WorkerDied);
   CHECK(told == 1);
   CHECK_THROWS_AS((void)during.get(), WorkerDied);
