@@ -451,7 +451,8 @@ void bind_pool(nb::module_& module) {
       .def_prop_ro("retries", [](const TaskHandle& self) { return self.task.terms->retries; })
       .def("count_try", [](TaskHandle& self) { ++self.task.tries; });
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
-      .def("close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "worker_object",
           [](PoolCore::Corpse& self) {

@@ -407,9 +407,8 @@ std::vector<std::shared_ptr<Worker>> TaskEngine::dismiss() {
 }
 
 bool TaskEngine::is_running(std::int64_t number) const {
-  return std::ranges::any_of(members_, [&](const Member& member) {
-    return member.task_count() > 0 && member.running().number == number;
-  });
+  return std::ranges::any_of(
+      members_, [&](const Member& member) { return member.task_count() > 0 && member.running().number == number; });
 }
 
 TaskEngine::Census TaskEngine::census() const {
