@@ -47,7 +47,7 @@ def run(
             raise
         else:
             _end(workers)
-            cluster.events.add("group_finished", f"after {attempt} restarts", restarts=attempt)
+            cluster.events.add("group_finished", f"restarts: {attempt}", restarts=attempt)
             return result
         time.sleep(pause_s)
 

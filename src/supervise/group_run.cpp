@@ -63,7 +63,7 @@ class GroupRun {
       throw;
     }
     end_together(workers);
-    note("group_finished", "after " + std::to_string(attempt) + " restarts");
+    note("group_finished", "restarts: " + std::to_string(attempt));
   }
 
   void note(const char* kind, const std::string& text) { events_->add({.kind = kind, .text = text}); }
