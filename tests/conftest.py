@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from call_workers import call_worker, talker  # noqa: F401 (fixtures)
 from hosts import hosts, shared_folder, testbed  # noqa: F401 (fixtures)
 
 ROOT = Path(__file__).parent.parent

@@ -1,0 +1,40 @@
+"""Workers that serve calls, for tests: on this machine, and through a worker server."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+PATIENCE_S = 60.0  # for what takes milliseconds
+
+
+def connect(request: pytest.FixtureRequest, work_fn: str) -> Any:
+    import miniray
+
+    if request.param == "local":
+        module, _, name = work_fn.rpartition(".")
+        return miniray.Worker(getattr(importlib.import_module(module), name))
+    return request.getfixturevalue("server").connect(work_fn)
+
+
+@pytest.fixture(params=["local", "remote"])
+def call_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Does nothing but serve calls."""
+    with connect(request, "miniray.serve_calls") as made:
+        yield made
+
+
+@pytest.fixture(params=["local", "remote"])
+def talker(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Has a loop of its own, which returns every message and remembers it."""
+    with connect(request, "task_functions.note_and_echo") as made:
+        yield made
+
+
+def remote_text(error: BaseException) -> str:
+    """The traceback that came along with what a call raised."""
+    assert error.__cause__ is not None
+    return str(error.__cause__)
