@@ -1,4 +1,4 @@
-"""Whatever a call does: its caller gets that very error, the worker goes on, and if it cannot, everybody is told why."""
+"""Whatever a call does, its caller gets that very error and the worker goes on; if it dies, everybody is told why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_raises_what_was_raised(call_worker: Any) -> None:
 
 
 def test_the_remote_text_shows_the_functions_own_frames_and_causes(call_worker: Any) -> None:
-    with pytest.raises(ValueError, match="^boom$") as caught:
+    with pytest.raises(ValueError, match=r"^boom$") as caught:
         call_worker.call_remote("task_functions.fail_from_a_cause", "boom")
     text = remote_text(caught.value)
     assert "the cause of it" in text
@@ -84,7 +84,7 @@ def test_an_exception_that_cannot_come_over_is_told(
 
 
 def test_a_huge_text_arrives(call_worker: Any) -> None:
-    with pytest.raises(ValueError, match="^x+$") as caught:
+    with pytest.raises(ValueError, match=r"^x+$") as caught:
         call_worker.call_remote("task_functions.raise_huge_text", 3_000_000)
     assert len(str(caught.value)) == 3_000_000
     assert goes_on(call_worker)

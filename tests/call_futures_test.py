@@ -182,7 +182,8 @@ def test_as_completed(tmp_path: Path, server: Any) -> None:
     gates = [tmp_path / f"gate{number}" for number in range(3)]
     with Worker() as one, Worker() as two, server.connect("miniray.serve_calls") as three:
         workers = (one, two, three)
-        futures = [w.call_async("task_functions.wait_for", str(g), n) for n, (w, g) in enumerate(zip(workers, gates))]
+        waits = zip(workers, gates, range(3), strict=True)
+        futures = [one.call_async("task_functions.wait_for", str(gate), n) for one, gate, n in waits]
         found = as_completed(futures, timeout=PATIENCE_S)
         order = []
         for number in (2, 0, 1):

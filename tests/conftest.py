@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from call_workers import call_worker, talker  # noqa: F401 (fixtures)
+from executors import executor, make_executor, make_pool, pool  # noqa: F401 (fixtures)
 from hosts import hosts, shared_folder, testbed  # noqa: F401 (fixtures)
 
 ROOT = Path(__file__).parent.parent

@@ -60,6 +60,10 @@ def same(x: Any) -> Any:
     return x
 
 
+def call(function: Any) -> Any:
+    return function()
+
+
 def fail(text: str) -> None:
     raise ValueError(text)
 
@@ -97,6 +101,14 @@ def nap(seconds: float) -> float:
 # --- Files as signals -------------------------------------------------------------------------------------------------
 def touch(path: str) -> str:
     Path(path).touch()
+    return path
+
+
+def touch_or_leave(path: str) -> str:
+    """Takes its time with what is new."""
+    if not os.path.exists(path):
+        Path(path).touch()
+        time.sleep(0.02)
     return path
 
 
