@@ -6,6 +6,7 @@ Those that wait do so for a file, which the test writes when it is time: no outc
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -272,3 +273,38 @@ def state(_: Any = None) -> dict[str, Any]:
 
 def fail_to_initialize(text: str = "no such device") -> None:
     raise OSError(text)
+
+
+# --- Tasks that fail for a while, or take something -------------------------------------------------------------------
+def count_of(path: str) -> int:
+    """How many lines the file has."""
+    try:
+        return Path(path).read_text().count("\n")
+    except FileNotFoundError:
+        return 0
+
+
+def die_at_first(path: str, times: int, result: Any = None) -> Any:
+    """Kills its process, the first so many times; every try leaves a line."""
+    append_line(path, str(os.getpid()))
+    if count_of(path) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+def fail_at_first(path: str, times: int, kind: type[BaseException] = OSError) -> int:
+    append_line(path, str(os.getpid()))
+    if count_of(path) <= times:
+        raise kind(f"try {count_of(path)} of {path}")
+    return count_of(path)
+
+
+def take_memory(size: int) -> int:
+    """Touches all of it."""
+    return len(bytearray(b"x") * size)
+
+
+def noted_bytes(path: str, number: int, size: int) -> tuple[int, bytes]:
+    """Leaves a line, and returns so many bytes."""
+    append_line(path, str(number))
+    return number, bytes(size)

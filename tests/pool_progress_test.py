@@ -1,0 +1,92 @@
+"""What a map with progress=True shows: a line that moves on a terminal, few plain lines elsewhere, nothing unasked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PATIENCE_S = 60.0
+
+PROGRAM = """
+from miniray import Pool
+import task_functions
+with Pool(2) as pool:
+    if {way!r} == "starmap":
+        results = pool.starmap(task_functions.square, [(n,) for n in range(40)], progress={progress})
+    else:
+        results = getattr(pool, {way!r})(task_functions.square, range(40), chunksize=1, progress={progress})
+    print(sum(results))
+"""
+SUM = str(sum(n * n for n in range(40)))
+
+
+def command(way: str, progress: bool) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(PROGRAM.format(way=way, progress=progress))]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS), "TERM": "xterm"}
+
+
+@pytest.mark.parametrize("way", ["map", "imap_unordered", "starmap"])
+def test_elsewhere_than_on_a_terminal(way: str) -> None:
+    """Standard output is the program's own, and a log file gets whole lines, and few."""
+    done = subprocess.run(
+        command(way, True), capture_output=True, text=True, timeout=PATIENCE_S, env=environment(), check=True
+    )
+    assert done.stdout == SUM + "\n"
+    assert "40" in done.stderr
+    assert not re.search(r"[\r\x1b]", done.stderr)
+    assert done.stderr.endswith("\n")
+    assert len(done.stderr.splitlines()) <= 20
+
+
+def test_unasked_there_is_none() -> None:
+    done = subprocess.run(
+        command("map", False), capture_output=True, text=True, timeout=PATIENCE_S, env=environment(), check=True
+    )
+    assert (done.stdout, done.stderr) == (SUM + "\n", "")
+
+
+@pytest.mark.parametrize("way", ["map", "imap_unordered", "starmap"])
+def test_on_a_terminal(way: str) -> None:
+    """One line that is written over, with how many are done, and at the end all of them."""
+    mine, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            command(way, True), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment(), text=True
+        ) as process:
+            os.close(theirs)
+            theirs = -1
+            shown = read_all(mine)
+            assert process.stdout is not None
+            assert process.stdout.read() == SUM + "\n"
+            assert process.wait(PATIENCE_S) == 0
+    finally:
+        os.close(mine)
+        if theirs >= 0:
+            os.close(theirs)
+    assert "\r" in shown.replace("\r\n", "\n")
+    assert re.search(r"40\s*/\s*40|100\s*%", shown), shown
+    assert shown.endswith("\n")
+    assert shown.replace("\r\n", "\n").count("\n") <= 3
+
+
+def read_all(descriptor: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:  # nobody holds the other end any more
+            part = b""
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)

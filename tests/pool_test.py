@@ -1,0 +1,300 @@
+"""A pool of local workers: whatever it is given is done, fairly, within its limits, and it can be seen at work."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import task_functions
+from executors import PATIENCE_S
+
+import miniray
+from miniray import Pool, Worker
+
+
+def is_steady(path: Path, for_s: float = 1.0) -> bool:
+    """No line has come for so long."""
+    before = task_functions.count_of(str(path))
+    time.sleep(for_s)
+    return task_functions.count_of(str(path)) == before
+
+
+# --- Fairness ---------------------------------------------------------------------------------------------------------
+def test_small_ones_do_not_wait_for_a_long_one(pool: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    long = pool.submit(task_functions.wait_for, str(gate), "long")
+    small = [pool.submit(task_functions.square, number) for number in range(500)]
+    assert [future.result(PATIENCE_S) for future in small] == [number * number for number in range(500)]
+    assert not long.done()
+    gate.touch()
+    assert long.result(PATIENCE_S) == "long"
+
+
+def test_what_is_stuck_behind_a_long_one_is_moved(pool: Any, tmp_path: Path) -> None:
+    """Whichever worker they were given to: when one is free, it gets them."""
+    gates = [tmp_path / "one", tmp_path / "two"]
+    long = [pool.submit(task_functions.wait_for, str(gate)) for gate in gates]
+    small = [pool.submit(task_functions.square, number) for number in range(50)]
+    time.sleep(0.2)
+    gates[1].touch()
+    assert [future.result(PATIENCE_S) for future in small] == [number * number for number in range(50)]
+    assert not long[0].done()
+    gates[0].touch()
+
+
+def test_a_chunk_is_not_stuck_behind_a_long_one(pool: Any, tmp_path: Path) -> None:
+    """Items of a map that take very different times: those behind the long one are done meanwhile."""
+    gate = tmp_path / "gate"
+    paths = [str(gate)] + [__file__] * 99
+    results = pool.imap_unordered(task_functions.wait_for, paths, chunksize=1)
+    for _ in range(99):
+        next(results)
+    gate.touch()
+    next(results)
+    assert next(results, "no more") == "no more"
+
+
+def test_a_wide_task_is_not_starved_by_small_ones(make_pool: Any, tmp_path: Path) -> None:
+    pool = make_pool(2)
+    lock, done = threading.Lock(), threading.Event()
+
+    def again(_: Any) -> None:
+        with lock:
+            if not done.is_set():
+                pool.submit(task_functions.nap, 0.01).add_done_callback(again)
+
+    for _ in range(8):
+        again(None)
+    wide = pool.options(num_cpus=2).submit(task_functions.square, 5)
+    try:
+        assert wide.result(PATIENCE_S) == 25
+    finally:
+        done.set()
+
+
+# --- Ways to map ------------------------------------------------------------------------------------------------------
+def test_imap_unordered_yields_what_is_ready(pool: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    results = pool.imap_unordered(task_functions.wait_for, [str(gate), __file__], chunksize=1)
+    assert next(results) is None  # the second
+    gate.touch()
+    assert next(results) is None
+    assert sorted(pool.imap_unordered(task_functions.square, range(1000))) == [n * n for n in range(1000)]
+    assert list(pool.imap_unordered(task_functions.square, [])) == []
+    with pytest.raises(ValueError, match="is a multiple of three"):
+        list(pool.imap_unordered(task_functions.fail_on_multiples_of_three, range(10)))
+
+
+def test_starmap(pool: Any) -> None:
+    assert pool.starmap(task_functions.add, [(1, 2), (3, 4)]) == [3, 7]
+    assert pool.starmap(pow, ((2, n) for n in range(50)), chunksize=7) == [2**n for n in range(50)]
+    assert pool.starmap(task_functions.add, []) == []
+    with pytest.raises(ValueError, match="boom"):
+        pool.starmap(task_functions.fail, [("boom",)])
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 3, 10_000])
+def test_chunks_change_no_result(pool: Any, chunksize: int | None) -> None:
+    expected = [n * n for n in range(300)]
+    assert list(pool.map(task_functions.square, range(300), chunksize=chunksize)) == expected
+    assert sorted(pool.imap_unordered(task_functions.square, range(300), chunksize=chunksize)) == expected
+    assert pool.starmap(task_functions.square, ((n,) for n in range(300)), chunksize=chunksize) == expected
+
+
+def test_an_error_within_a_chunk_is_that_items_alone(pool: Any) -> None:
+    results = pool.map(task_functions.fail_on_multiples_of_three, range(6), chunksize=6)
+    assert [next(results), next(results), next(results)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="3 is a multiple of three"):
+        next(results)
+
+
+def test_a_death_within_a_chunk_takes_no_other_item_along(pool: Any, tmp_path: Path) -> None:
+    """Those before it are done, those behind it are moved."""
+    items = [(str(tmp_path / str(n)), 1 if n == 5 else 0, n) for n in range(10)]
+    results = pool.map(task_functions.die_at_first, *zip(*items, strict=True), chunksize=10)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(miniray.WorkerDied, match="SIGKILL"):
+        next(results)
+    with_retries = pool.options(retries=1)
+    items = [(str(tmp_path / f"again{n}"), 1 if n == 5 else 0, n) for n in range(10)]
+    assert list(with_retries.map(task_functions.die_at_first, *zip(*items, strict=True), chunksize=10)) == list(
+        range(10)
+    )
+    assert [task_functions.count_of(path) for path, _, _ in items] == [1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+
+
+def test_an_endless_iterable_is_read_as_results_are_taken(pool: Any) -> None:
+    taken = 0
+
+    def numbers() -> Any:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = pool.imap_unordered(task_functions.square, numbers())
+    assert len([next(results) for _ in range(100)]) == 100
+    results.close()
+    assert taken < 100_000
+    assert pool.submit(task_functions.square, 2).result(PATIENCE_S) == 4
+
+
+@pytest.mark.parametrize("way", ["imap_unordered", "map"])
+def test_results_that_nobody_takes_do_not_pile_up(make_pool: Any, tmp_path: Path, until: Any, way: str) -> None:
+    pool = make_pool(2, results_bytes_max=8 << 20)
+    path, count, size = tmp_path / "lines", 300, 1 << 20
+    function = functools.partial(_noted_bytes, str(path), size)
+    results = getattr(pool, way)(function, range(count), chunksize=1)
+    first = next(results)
+    assert until(lambda: is_steady(path))
+    assert task_functions.count_of(str(path)) < 60  # 8 MiB of results, and what is on its way
+    rest = sorted(number for number, _ in [first, *results])
+    assert rest == list(range(count))
+
+
+def _noted_bytes(path: str, size: int, number: int) -> tuple[int, bytes]:
+    return task_functions.noted_bytes(path, number, size)
+
+
+# --- What tasks share -------------------------------------------------------------------------------------------------
+def test_an_initializer_runs_in_a_worker_that_takes_the_place_of_another(make_pool: Any, tmp_path: Path) -> None:
+    pool = make_pool(1, initializer=task_functions.initialize, initargs=("mine",))
+    first = pool.submit(task_functions.state).result(PATIENCE_S)
+    with pytest.raises(miniray.WorkerDied):
+        pool.submit(task_functions.die_at_first, str(tmp_path / "lines"), 1).result(PATIENCE_S)
+    second = pool.submit(task_functions.state).result(PATIENCE_S)
+    assert first["pid"] != second["pid"]
+    assert (second["value"], second["times"]) == ("mine", 1)
+
+
+def test_a_large_array_in_the_function_travels_once(make_pool: Any) -> None:
+    """100 tasks with 32 MiB each in little more time than one: not by time, but by what the worker has to unpack."""
+    pool = make_pool(1)
+    table = np.arange(4 << 20)
+
+    def look_up(number: int) -> tuple[int, int]:
+        return id(table), int(table[number])
+
+    found = list(pool.map(look_up, range(100), chunksize=1))
+    assert [value for _, value in found] == list(range(100))
+    assert len({identity for identity, _ in found}) == 1
+    futures = [pool.submit(look_up, number) for number in range(20)]
+    assert len({future.result(PATIENCE_S)[0] for future in futures}) == 1
+
+
+def test_a_task_cannot_change_what_others_are_given(pool: Any) -> None:
+    given = [1, 2, 3]
+    futures = [pool.submit(list.pop, given) for _ in range(10)]
+    assert [future.result(PATIENCE_S) for future in futures] == [3] * 10
+    assert given == [1, 2, 3]
+
+
+def test_arguments_are_those_of_the_time_of_submit(make_pool: Any, tmp_path: Path) -> None:
+    """As with the standard library, arguments that are changed later may be seen changed; results never mix."""
+    pool = make_pool(1)
+    arrays = [np.full(100_000, number) for number in range(50)]
+    futures = [pool.submit(np.sum, array) for array in arrays]
+    assert [int(future.result(PATIENCE_S)) for future in futures] == [100_000 * number for number in range(50)]
+
+
+# --- Seen at work -----------------------------------------------------------------------------------------------------
+def test_workers_and_status(pool: Any, tmp_path: Path, until: Any) -> None:
+    gate = tmp_path / "gate"
+    running = [pool.submit(task_functions.wait_for, str(gate)) for _ in range(2)]
+    queued = [pool.submit(task_functions.wait_for, str(gate)) for _ in range(3)]
+    assert until(lambda: all(future.running() for future in running))
+    status = pool.status()
+    assert (status["queued"], status["running"], status["done"], status["failed"]) == (3, 2, 0, 0)
+    workers = pool.workers
+    assert len(workers) == 2
+    for name, node, pid, state in workers:
+        assert name
+        assert node
+        assert not os.path.exists(f"/proc/{pid}/nothing")
+        assert os.path.exists(f"/proc/{pid}")
+        assert isinstance(state, str)
+    gate.touch()
+    for future in (*running, *queued):
+        future.result(PATIENCE_S)
+    with pytest.raises(ValueError, match="boom"):
+        pool.submit(task_functions.fail, "boom").result(PATIENCE_S)
+    assert until(lambda: pool.status()["running"] == 0)
+    status = pool.status()
+    assert (status["queued"], status["done"] + status["failed"], status["failed"]) == (0, 6, 1)
+
+
+def test_events_tell_who_died_and_that_another_came(pool: Any, until: Any) -> None:
+    pid = pool.submit(task_functions.pid).result(PATIENCE_S)
+    os.kill(pid, signal.SIGKILL)
+    assert until(lambda: pool.events.events(kind="worker_died"))
+    [event] = pool.events.events(kind="worker_died")
+    assert "SIGKILL" in event.text
+    assert event.time <= time.time()
+    assert until(lambda: len([one for one in pool.workers if os.path.exists(f"/proc/{one[2]}")]) == 2)
+    assert list(pool.map(task_functions.square, range(20))) == [n * n for n in range(20)]
+    assert len(pool.events) == len(list(pool.events)) > 1
+
+
+# --- Given workers ----------------------------------------------------------------------------------------------------
+def test_local_and_remote_workers_in_one_pool(server: Any, tmp_path: Path, is_gone: Any, until: Any) -> None:
+    workers = [Worker(), server.connect("miniray.serve_calls")]
+    pids = [worker.pid for worker in workers]
+    with Pool(workers) as pool:
+        one, two = str(tmp_path / "one"), str(tmp_path / "two")
+        both = [
+            pool.submit(task_functions.begin_and_wait_for, one, two),
+            pool.submit(task_functions.begin_and_wait_for, two, one),
+        ]
+        for future in both:
+            future.result(PATIENCE_S)
+        assert {int(Path(path).read_text()) for path in (one, two)} == set(pids)
+        assert list(pool.map(lambda x: (x, {x}), range(100))) == [(x, {x}) for x in range(100)]
+        array = np.arange(1_000_000)
+        assert all(np.array_equal(back, array) for back in pool.map(task_functions.same, [array] * 6))
+    assert until(lambda: all(map(is_gone, pids)))
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_no_workers_or_not_workers() -> None:
+    with pytest.raises(ValueError, match="worker"):
+        Pool([])
+    with pytest.raises(TypeError, match="int"):
+        Pool([3])  # type: ignore[list-item]
+    with pytest.raises((TypeError, ValueError), match=r"max_workers|workers"):
+        Pool("four")  # type: ignore[arg-type]
+
+
+def test_when_no_worker_can_be_had_any_more_all_are_told(start_server: Any, tmp_path: Path) -> None:
+    server = start_server()
+    with Pool([server.connect("miniray.serve_calls")]) as pool:
+        assert pool.submit(task_functions.square, 2).result(PATIENCE_S) == 4
+        futures = [pool.submit(task_functions.wait_for, str(tmp_path / "never")) for _ in range(5)]
+        server.end(signal.SIGKILL)
+        for future in futures:
+            error = future.exception(PATIENCE_S)
+            assert isinstance(error, (miniray.PoolBroken, miniray.WorkerDied))
+        assert isinstance(futures[-1].exception(), miniray.PoolBroken)
+        assert isinstance(futures[-1].exception(), BrokenExecutor)
+        with pytest.raises(miniray.PoolBroken):
+            pool.submit(task_functions.square, 2)
+
+
+def test_a_pool_made_in_a_thread_that_has_ended(tmp_path: Path) -> None:
+    """Its workers are the process's, not the thread's."""
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(Pool(1)))
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    with made[0] as pool:
+        first = pool.submit(task_functions.pid).result(PATIENCE_S)
+        assert pool.submit(task_functions.pid).result(PATIENCE_S) == first
+        assert not pool.events.events(kind="worker_died")
