@@ -7,12 +7,14 @@
 #   make lint     formatters, linters and type checker
 #   make format   let the formatters rewrite the code
 #   make sanitize the C++ tests under ASan with UBSan, then under TSan
+#   make chaos    a pool over three hosts, two minutes of deaths and cuts (CHAOS_SEED)
 #   make fuzz     fuzz the decoders for FUZZ_SECONDS each (default 300)
 #   make wheels   a wheel for each CPython 3.10 to 3.13 that is installed, each tested
 #   make clean    remove what was built; `make distclean` removes .venv too
 
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
+CHAOS_SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 # The interpreter of .venv is found by path, so tools that look for "python" find it first.
@@ -26,7 +28,7 @@ headers := $(filter %.hpp,$(cpp))
 # Not the tests, whose own failures are found by running them, nor what needs headers that few machines have.
 tidy_sources := $(filter-out python/% tests/% %_test.cpp %_fuzz.cpp examples/nccl_allreduce.cpp,$(filter %.cpp,$(cpp)))
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz bench lint lint-all format sanitize fuzz wheels clean distclean
+.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench lint lint-all format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -69,6 +71,9 @@ test-python: library package
 
 test-fuzz: build/packages.done
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
+chaos: library package
+	@MINIRAY_CHAOS_TASKS=20000 MINIRAY_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos_test.py
 
 sanitize: build/packages.done
 	@for kind in address,undefined thread; do \

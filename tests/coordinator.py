@@ -11,6 +11,7 @@ The code runs in one scope. `begin` does not wait, so that the test can strike m
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -210,6 +211,10 @@ class Coordinator:
         line = self._lines.readline()
         assert line, f"the coordinator has ended: {self.output.read_text(errors='replace')[-3000:]}"
         return Outcome(**json.loads(line))
+
+    def has_result(self, timeout: float) -> bool:
+        """Whether `result` would return at once; waits so long at most."""
+        return bool(select.select([self._socket], [], [], timeout)[0])
 
     def do(self, code: str, timeout: float = PATIENCE_S) -> Outcome:
         """Has to succeed."""
