@@ -36,7 +36,7 @@ class Repair:
 
 
 class Chaos:
-    """Strikes one host after another; at most one is away at a time, so that work can go on."""
+    """Strikes one host after another; at most one is cut off at a time, so that work can go on."""
 
     def __init__(self, testbed: Testbed, seed: int) -> None:
         self.testbed, self.source = testbed, random.Random(seed)
@@ -48,13 +48,14 @@ class Chaos:
 
     def strike(self) -> None:
         self._repair(time.monotonic())
+        troubled = {repair.host for repair in self._repairs}
+        calm = [host for host in sorted(self.testbed.hosts) if host not in troubled]
         kind = self.source.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        host = self.source.choice(sorted(self.testbed.hosts))
-        if any(repair.host == host for repair in self._repairs):
-            return  # it has enough trouble
+        if not calm or (kind.endswith("cut") and self._is_one_cut()):
+            return
+        host = self.source.choice(calm)
         if kind.endswith("cut"):
-            if not any(fault.kind.endswith("cut") for fault in self._away()):
-                self._cut(kind, host)
+            self._cut(kind, host)
             return
         servers, workers = self._processes(host)
         victims = servers if kind.endswith("server") else workers
@@ -82,10 +83,10 @@ class Chaos:
         self._later(LONG_S if kind == "cut" else SHORT_S, host, lambda: self.testbed.heal(host))
         self._note(kind, host)
 
-    def _away(self) -> list[Fault]:
-        """The last fault of every host that waits for a repair."""
+    def _is_one_cut(self) -> bool:
+        """Whether the last fault of a host that waits for a repair was that."""
         waiting = {repair.host for repair in self._repairs}
-        return [next(one for one in reversed(self.faults) if one.host == host) for host in waiting]
+        return any(next(f for f in reversed(self.faults) if f.host == host).kind.endswith("cut") for host in waiting)
 
     def _later(self, within: tuple[float, float], host: str, what: Callable[[], None]) -> None:
         self._repairs.append(Repair(time.monotonic() + self.source.uniform(*within), what, host))
