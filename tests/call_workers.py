@@ -11,26 +11,26 @@ import pytest
 PATIENCE_S = 60.0  # for what takes milliseconds
 
 
-def connect(request: pytest.FixtureRequest, work_fn: str) -> Any:
+def connect(request: pytest.FixtureRequest, server: Any, work_fn: str) -> Any:
     import miniray
 
     if request.param == "local":
         module, _, name = work_fn.rpartition(".")
         return miniray.Worker(getattr(importlib.import_module(module), name))
-    return request.getfixturevalue("server").connect(work_fn)
+    return server.connect(work_fn)
 
 
 @pytest.fixture(params=["local", "remote"])
-def call_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
+def call_worker(request: pytest.FixtureRequest, server: Any) -> Iterator[Any]:
     """Does nothing but serve calls."""
-    with connect(request, "miniray.serve_calls") as made:
+    with connect(request, server, "miniray.serve_calls") as made:
         yield made
 
 
 @pytest.fixture(params=["local", "remote"])
-def talker(request: pytest.FixtureRequest) -> Iterator[Any]:
+def talker(request: pytest.FixtureRequest, server: Any) -> Iterator[Any]:
     """Has a loop of its own, which returns every message and remembers it."""
-    with connect(request, "task_functions.note_and_echo") as made:
+    with connect(request, server, "task_functions.note_and_echo") as made:
         yield made
 
 
