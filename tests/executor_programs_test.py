@@ -239,6 +239,24 @@ def test_what_tasks_print_comes_out(kind: str, tmp_path: Path) -> None:
 
 
 @both
+def test_tasks_that_print_a_lot(kind: str, tmp_path: Path) -> None:
+    """In whole lines, if each is one write."""
+    text = """
+        def noisy(number):
+            for _ in range(2000):
+                os.write(1, f"{number} {500 * 'x'}\\n".encode())
+            return number
+        if __name__ == "__main__":
+            with Pool(2) as pool:
+                assert list(pool.map(noisy, range(6))) == list(range(6))
+    """
+    code, output, errors = ends(kind, text, tmp_path)
+    assert (code, errors) == (0, "")
+    counts = {number: output.count(f"{number} {500 * 'x'}\n") for number in range(6)}
+    assert counts == dict.fromkeys(range(6), 2000)
+
+
+@both
 def test_a_pool_inside_a_task(kind: str, tmp_path: Path) -> None:
     text = """
         def outer(number):

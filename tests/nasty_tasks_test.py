@@ -259,21 +259,6 @@ def test_a_task_that_closes_the_standard_ones(pool: Any) -> None:
     assert run_among_others(pool, nasty) is None
 
 
-def test_tasks_that_print_a_lot(capfd: pytest.CaptureFixture[str], pool: Any) -> None:
-    """Captured before the workers were started."""
-
-    def noisy(number: int) -> int:
-        for _ in range(2000):
-            print(f"{number:03} " + 500 * "x")
-        sys.stdout.flush()
-        return number
-
-    assert list(pool.map(noisy, range(6))) == list(range(6))
-    goes_on(pool)
-    count = sum(line.endswith("x" * 500) for line in capfd.readouterr().out.splitlines())
-    assert count == 12_000
-
-
 def test_children_that_a_task_leaves_end_with_the_pool(
     make_pool: Any, tmp_path: Path, until: Any, is_gone: Any
 ) -> None:
