@@ -186,7 +186,9 @@ def supervise(
     events: EventLog | None = None,
     node: str = "",
 ) -> None:
-    """Of a worker of a supervised class: from now on, ``replace(worker)`` makes the process that takes its place."""
+    """From now on, ``replace(worker)`` makes the process that takes the place of one that died."""
+    plain: Any = type(worker)
+    worker.__class__ = supervised_class(plain)
     worker._supervision = Supervision(replace, policy, on_restart, events, node)
     worker._supervision.note(worker, "worker_started", worker.name, pid=worker.pid)
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from miniray import _core, _functions
 from miniray.errors import ClusterError, UsageError
+from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import RemoteWorker, _check_restart, _stop_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from miniray.doctor import CheckReport
-    from miniray.supervision import EventLog, RestartPolicy
     from miniray.training_group import TrainingGroup
 
 
@@ -66,8 +66,8 @@ class Cluster:
 
     When the cluster is stopped, or the program ends in whatever way, nothing of it is left on any node.
 
-    Any thread may call it: ``start``, ``connect_to_servers``, ``relaunch``, ``replace``, ``broadcast`` and ``stop``
-    wait for each other. A worker is for one thread at a time.
+    Any thread may call it; calls wait for each other, but for ``gather``. A worker is for one thread at a time.
+    ``events`` is a log of what was decided about workers, groups and nodes that went.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Cluster:
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []
         self._lock = threading.RLock()
-        self._events: EventLog | None = None
+        self.events = EventLog()
         self._make("")  # what is wrong with the configuration shows now
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
@@ -219,19 +219,16 @@ class Cluster:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
             ready = core.connect_to_servers(name, num_workers, gpus_per_worker, list(gpus), pin_cpus, positions)
-            if restart is None:
-                made = [RemoteWorker._take_over(worker) for worker in ready]
-            else:
-                made = [self._supervised(worker, restart, on_restart) for worker in ready]
+            made = [RemoteWorker._take_over(worker) for worker in ready]
+            if restart is not None:
+                for worker in made:
+                    self._supervise(worker, restart, on_restart)
             self._workers = self.workers + made
             return made
 
-    def _supervised(
-        self, ready: _core._ReadyWorker, policy: RestartPolicy, on_restart: Callable[[Any], Any] | None
-    ) -> RemoteWorker:
+    def _supervise(self, worker: RemoteWorker, policy: RestartPolicy, on_restart: Callable[[Any], Any] | None) -> None:
         from miniray import _supervised
 
-        worker: RemoteWorker = _supervised.supervised_class(RemoteWorker)._take_over(ready)
         home = self.node_of(worker)
 
         def replace(dead: RemoteWorker) -> RemoteWorker:
@@ -241,7 +238,6 @@ class Cluster:
                 return RemoteWorker._take_over(other)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
-        return worker
 
     def relaunch(self, node: int | str, timeout: float | None = None) -> Server:
         """Bring back a node's server that died, or whose host was cut off; the other nodes go on.
@@ -277,7 +273,8 @@ class Cluster:
 
     def node_of(self, worker: RemoteWorker) -> int:
         """The position of the worker's node. UsageError if the worker is not this cluster's."""
-        return self._running_core().node_of(worker)
+        with self._lock:
+            return self._running_core().node_of(worker)
 
     def _running_core(self) -> _core.Cluster:
         if self._core is None:
@@ -295,21 +292,14 @@ class Cluster:
     @property
     def workers(self) -> list[RemoteWorker]:
         """All workers that were started and not closed, in the order in which they were."""
-        self._workers = [worker for worker in self._workers if not worker._closed]
-        return list(self._workers)
+        with self._lock:
+            self._workers = [worker for worker in self._workers if not worker._closed]
+            return list(self._workers)
 
     @property
     def servers(self) -> list[Server]:
-        return [Server(*server) for server in self._core.servers()] if self._core is not None else []
-
-    @property
-    def events(self) -> EventLog:
-        """What was decided about workers, groups and nodes that went, and when."""
-        if self._events is None:
-            from miniray.supervision import EventLog
-
-            self._events = EventLog()
-        return self._events
+        with self._lock:
+            return [Server(*server) for server in self._core.servers()] if self._core is not None else []
 
     def training_group(
         self,
@@ -328,10 +318,11 @@ class Cluster:
         """
         from miniray.training_group import TrainingGroup
 
-        if self._core is None:
-            raise RuntimeError("the cluster is not running")
-        listed = list(workers) if workers is not None else self.workers
-        return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec)
+        with self._lock:
+            if self._core is None:
+                raise RuntimeError("the cluster is not running")
+            listed = list(workers) if workers is not None else self.workers
+            return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec, self._lock)
 
     def run_group(
         self,
@@ -359,7 +350,6 @@ class Cluster:
         as a rule. What else ``drive`` raises, and what keeps the first group from coming together, is raised at once.
         """
         from miniray import _group_run
-        from miniray.supervision import RestartPolicy
 
         policy = restart if restart is not None else RestartPolicy()
         _check_restart(policy, None)

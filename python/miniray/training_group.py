@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -25,16 +26,19 @@ class TrainingGroup(Sequence[RemoteWorker]):
         master_port: int,
         progress: bool,
         codec: str,
+        lock: threading.RLock,
     ) -> None:
         self.attempt = 0  # of cluster.run_group, which starts the ranks again
         self._workers = workers
         self._codec = codec
+        self._lock = lock  # of the cluster, whose links to the nodes a broadcast uses
         self._core = _core.TrainingGroup(cluster, workers, timeout, master_port, progress)
         self.configs = [NCCLConfig(**config) for config in self._core.configs()]
 
     def broadcast(self, message: Any) -> None:
         """Send one message to all ranks. It is encoded once, and large arrays go to each node once."""
-        self._core.broadcast(message, self._codec)
+        with self._lock:
+            self._core.broadcast(message, self._codec)
 
     def scatter(self, messages: Iterable[Any]) -> None:
         """Send each rank its own message."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
 
     from miniray.calls import CallFuture, RemoteObject
     from miniray.errors import WorkerDied, WorkerError
-    from miniray.supervision import RestartPolicy
+    from miniray.supervision import EventLog, RestartPolicy
 
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -44,15 +44,8 @@ class Worker(_core.Worker):
     """
 
     _host_may_vanish = False
-
-    def __new__(cls, *arguments: Any, restart: RestartPolicy | None = None, **options: Any) -> Self:
-        if restart is None:
-            return super().__new__(cls)
-        from miniray import _supervised
-
-        plain: Any = cls
-        made: Self = super().__new__(_supervised.supervised_class(plain))
-        return made
+    restarts: int = 0
+    events: EventLog  # of a supervised worker
 
     def __init__(
         self,
