@@ -225,6 +225,10 @@ class PoolCore {
         ring();
       }
       thread_.join();
+      const std::scoped_lock lock(mutex_);
+      engine_.reset();
+      waker_.reset();
+      bell_.reset();
     }
     return std::exchange(dismissed_, {});
   }
@@ -314,7 +318,7 @@ class PoolCore {
 
   // Has the engine look, if it sleeps. With the lock.
   void ring() {
-    if (!asleep_ || std::exchange(rung_, true)) return;
+    if (!asleep_ || bell_ == nullptr || std::exchange(rung_, true)) return;
     (void)bell_->send_some(encode(Value()));
   }
 
@@ -356,6 +360,7 @@ class PoolCore {
       for (Task& task : again) engine_->submit_again(std::move(task));
       for (const Command& command : commands) command(*engine_);
       if (stopping) break;
+      publish();  // what the commands had to tell must not wait for a turn
       engine_->turn(-1, *waker_);
       publish();
     }

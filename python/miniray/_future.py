@@ -31,11 +31,11 @@ class PoolFuture(Future[Any]):
     few are ever waited for.
     """
 
-    __slots__ = ("_callbacks", "_exception", "_inside", "_number", "_result", "_state", "_terms", "_waiting")
+    __slots__ = ("_callbacks", "_exception", "_inside", "_number", "_options", "_result", "_state", "_waiting")
 
-    def __init__(self, inside: Any, terms: Any) -> None:
+    def __init__(self, inside: Any, options: Any) -> None:
         self._inside = inside
-        self._terms = terms
+        self._options = options
         self._number = 0
         self._state = PENDING
         self._result: Any = None

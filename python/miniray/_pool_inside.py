@@ -61,7 +61,7 @@ class Inside:
 
     def _join(self, node: int, worker: Any) -> None:
         self._joined[node] = self._joined.get(node, 0) + 1
-        self.core.add_worker(node, worker, self.source.shares_clock)
+        self.core.add_worker(node, worker, self.source.shares_clock(worker))
 
     # From whoever submits.
 
@@ -113,7 +113,7 @@ class Inside:
     def status(self) -> dict[str, Any]:
         status = self.core.status()
         return {
-            "waiting": status["waiting"],
+            "queued": status["waiting"],
             "running": status["running"],
             "done": self._done,
             "failed": self._failed,
@@ -189,10 +189,10 @@ class Inside:
             if kind == "pickle":
                 value = _calls.unpickled(what[3])
             else:
-                error = self.error_of(owner._terms._options, kind, what, worker or "")
+                error = self.error_of(owner._options, kind, what, worker or "")
         except BaseException as unreadable:
             error = unreadable
-        if kind == "error" and error is not None and self.try_again(owner, owner._terms._options, error, extra):
+        if kind == "error" and error is not None and self.try_again(owner, owner._options, error, extra):
             with self.condition:
                 self._outstanding += 1
             return
@@ -256,7 +256,9 @@ class Inside:
             node, gone = vacancy
             if node not in nodes:
                 nodes[node] = queue.SimpleQueue()
-                thread = threading.Thread(target=self._replace_on, args=(node, nodes[node]), daemon=True)
+                thread = threading.Thread(
+                    target=self._replace_on, args=(node, nodes[node]), name="miniray-pool-node", daemon=True
+                )
                 thread.start()
                 threads.append(thread)
             nodes[node].put(gone)

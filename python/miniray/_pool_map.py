@@ -61,7 +61,9 @@ class Mapping:
 
             self._bar = Bar(self._total, self._workers)
         # An iterator may wait for anything, and the thread that delivers must not.
-        self._feeder = None if listed else threading.Thread(target=self._feed_lazily, daemon=True)
+        self._feeder = (
+            None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
+        )
         if self._feeder is None:
             self._feed()
         else:
@@ -160,7 +162,7 @@ class Mapping:
                     return
             else:
                 error = self._inside.error_of(self._options, kind, what, worker or "")
-                if count > 1 and isinstance(error, WorkerDied) and self._options.retries > 0 and not self._abandoned:
+                if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:
                     return self._split(chunk)
                 errors = dict.fromkeys(range(count), error)
         except Exception as unreadable:
@@ -180,7 +182,7 @@ class Mapping:
         self._mean_ns = max(1.0, ns if self._mean_ns == 0 else 0.7 * self._mean_ns + 0.3 * ns)
 
     def _split(self, chunk: _Chunk) -> None:
-        """One of its items may have killed the worker: each is tried by itself."""
+        """One of its items may have killed the worker: each is tried by itself, even those that had been done."""
         for index, item in enumerate(chunk.items):
             self._send([item], chunk.first + index)
 
@@ -284,5 +286,3 @@ class _Chunk:
 
     def settle(self, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         self.mapping.settle(self, kind, what, worker, size, extra)
-
-

@@ -49,8 +49,6 @@ class LocalWorkers:
     """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
     coordinator, which has threads, would not be safe."""
 
-    shares_clock = True
-
     def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
         self._count = count
         self._start = start
@@ -92,7 +90,13 @@ class LocalWorkers:
         limits = _core.limits
         spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
         options = (limits.connect_timeout_ms / 1000, limits.unreachable_ms / 1000, {}, "msgpack")
-        return _core._connect([(path, 0)] * count, "", self._key, *options, None if spare else 0, limits.inbox_bytes_max)
+        return _core._connect(
+            [(path, 0)] * count, "", self._key, *options, None if spare else 0, limits.inbox_bytes_max
+        )
+
+    def shares_clock(self, worker: Any) -> bool:
+        """Whether it can be told, on this machine's clock, until when a task may begin."""
+        return True
 
     def close(self) -> None:
         self._server.kill()
@@ -118,8 +122,6 @@ def _serve_forks_when_told(handle: _core.Handle) -> None:
 
 class ClusterWorkers:
     """Started by a cluster's servers. A server that died is launched again."""
-
-    shares_clock = False
 
     def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
         self._cluster = cluster
@@ -150,6 +152,9 @@ class ClusterWorkers:
         [made] = self._cluster.connect_to_servers("miniray.serve_calls", num_workers=1, nodes=[node])
         return made
 
+    def shares_clock(self, worker: Any) -> bool:
+        return False
+
     def close(self) -> None:
         pass  # the cluster is its owner's
 
@@ -159,8 +164,6 @@ _RELAUNCH_S = 20.0
 
 class GivenWorkers:
     """Those that the user has started. One is replaced if it was started with a restart policy."""
-
-    shares_clock = False
 
     def __init__(self, workers: Iterable[Any], resources: Mapping[str, Any] | None) -> None:
         self._workers = list(workers)
@@ -193,8 +196,11 @@ class GivenWorkers:
             raise LookupError(str(error)) from None
         raise LookupError("it has not ended")
 
+    def shares_clock(self, worker: Any) -> bool:
+        return not isinstance(worker, RemoteWorker)
+
     def close(self) -> None:
-        pass
+        pass  # each is closed with the pool
 
 
 def _host_of(worker: Any) -> str:

@@ -167,7 +167,7 @@ class RemoteObject:
 def register(worker: Any, name: Any, function: Any) -> None:
     if function is None:
         name, function = getattr(name, "__name__", None), name
-    if not isinstance(name, str) or not callable(function):
+    if not isinstance(name, str) or not name or not callable(function):
         raise TypeError(f"register takes a name and a function, not {name!r} and {function!r}")
     _describe(worker, ["define", name], function, [])
 

@@ -80,15 +80,13 @@ class _Submitter(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PoolFuture:
         """Run ``fn(*args, **kwargs)`` on a worker that is free, and return a future of what it returns."""
         inside = self._inside
-        future = PoolFuture(inside, self)
+        future = PoolFuture(inside, self._options)
         function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
         if function is None:
             function = inside.function(fn)
         inside.begin()
         try:
-            future._number = inside.core.submit(
-                function, args, kwargs, self._terms, self._options.memory_bytes, future
-            )
+            future._number = inside.core.submit(function, args, kwargs, self._terms, self._options.memory_bytes, future)
         except BaseException as error:
             inside.ended(1)
             if not isinstance(error, Exception):
@@ -229,7 +227,7 @@ class Pool(_Submitter):
 
     def __repr__(self) -> str:
         status = self.status()
-        return f"<miniray.Pool of {status['workers']} workers: {status['running']} tasks run, {status['waiting']} wait>"
+        return f"<miniray.Pool of {status['workers']} workers: {status['running']} tasks run, {status['queued']} wait>"
 
 
 class PoolView(_Submitter):

@@ -236,11 +236,15 @@ def _stop_import() -> None:
 
 def _warn_of_threads() -> None:
     threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
+    if threading is None:
+        return
+    # Those of a pool hold no lock that a worker needs.
+    count = sum(not thread.name.startswith("miniray-pool") for thread in threading.enumerate())
+    if count > 1:
         import warnings
 
         warnings.warn(
-            f"this process has {threading.active_count()} Python threads; a forked worker gets only the calling one, "
+            f"this process has {count} Python threads; a forked worker gets only the calling one, "
             'and locks that the others hold stay locked in it. Start workers before threads, or with start="spawn"',
             RuntimeWarning,
             stacklevel=3,
