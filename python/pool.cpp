@@ -180,8 +180,8 @@ class PoolCore {
     again_.push_back(std::move(handle.task));
     ring();
   }
-  void cancel(std::int64_t number) {
-    post([number](TaskEngine& engine) { engine.cancel(number); });
+  void cancel(std::int64_t number, bool even_if_it_runs) {
+    post([=](TaskEngine& engine) { engine.cancel(number, even_if_it_runs); });
   }
   void cancel_waiting() {
     post([](TaskEngine& engine) { engine.cancel_waiting(); });
@@ -225,7 +225,9 @@ class PoolCore {
         ring();
       }
       thread_.join();
+      std::vector<Command> unheard;  // a worker that came too late ends with its command
       const std::scoped_lock lock(mutex_);
+      unheard.swap(commands_);
       engine_.reset();
       waker_.reset();
       bell_.reset();
@@ -478,7 +480,7 @@ void bind_pool(nb::module_& module) {
            "owner"_a)
       .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a)
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
-      .def("cancel", &PoolCore::cancel, "number"_a)
+      .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)
       .def("break_down", &PoolCore::break_down, "why"_a)
       .def("wait_news", &PoolCore::wait_news,

@@ -10,7 +10,6 @@ import io
 import os
 import pickle
 import sys
-import traceback
 import types
 import zlib
 from collections.abc import Callable
@@ -258,6 +257,8 @@ def _map(functions: Functions, name: Any, items: Any, star: bool, _lease: int = 
 
 def _function(functions: Functions, name: Any) -> Any:
     found = functions.get(name)
+    if isinstance(found, _Missing):
+        raise found.error
     if found is not None:
         return found
     if not isinstance(name, str):
@@ -286,6 +287,8 @@ def describe_error(error: BaseException, of_the_result: bool = False) -> tuple[s
     """An exception, for the caller: as text, and as itself if it can be sent."""
     if isinstance(error, Unknown):
         return "unknown", {"type": "LookupError", "message": str(error), "traceback": ""}
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # what filled the memory is in them, and telling takes some
     if of_the_result:
         error = TypeError(f"the result cannot be sent back: {error}").with_traceback(None)
     name, message, text = _work._raised(error)

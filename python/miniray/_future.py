@@ -67,7 +67,7 @@ class PoolFuture(Future[Any]):
         if self._state in _DONE:
             return self._state != FINISHED
         self._cancelled_by_pool()
-        self._inside.core.cancel(self._number)
+        self._inside.core.cancel(self._number, True)
         return self._state != FINISHED
 
     def _cancelled_by_pool(self) -> None:

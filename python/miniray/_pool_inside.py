@@ -171,6 +171,9 @@ class Inside:
             gone.close()
         if self._replacer is not None:
             self._replacer.join()
+        while not self._vacancies.empty():
+            if (vacancy := self._vacancies.get()) is not None:
+                vacancy[1].close()
         self.source.close()
 
     def _settle(self, owner: Any, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:

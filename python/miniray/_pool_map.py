@@ -1,5 +1,5 @@
-"""map and its kin: items go out in chunks, as long as their measured time suggests, and results come back in order or as
-they come."""
+"""map and its kin: items go out in chunks, as long as their measured time suggests, and results come back in order or
+as they come."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Mapping:
         self._items = iter(items)
         self._exhausted = False
         alone = self._options.timeout is not None or self._options.memory_bytes is not None
-        self._chunksize = 1 if alone and chunksize is None else chunksize
+        self._chunksize = 1 if alone else chunksize  # its terms are those of one call
         self._mean_ns = 0.0
         self._condition = self._inside.condition
         self._sent = 0
@@ -270,7 +270,7 @@ class Mapping:
         with self._lock:
             self._abandoned = True
             for number in self._under_way:
-                self._inside.core.cancel(number)
+                self._inside.core.cancel(number, False)
         with self._condition:
             self._condition.notify_all()
 

@@ -127,7 +127,7 @@ class ClusterWorkers:
         self._cluster = cluster
         self._workers: list[Any] = cluster.start("miniray.serve_calls")
         positions = [cluster.node_of(worker) for worker in self._workers]
-        self._placed = list(zip(positions, self._workers))
+        self._placed = list(zip(positions, self._workers, strict=True))
         self.nodes = []
         for number, config in enumerate(cluster.nodes):
             there = [worker for position, worker in self._placed if position == number]
@@ -183,7 +183,7 @@ class GivenWorkers:
 
     def first(self) -> Iterable[tuple[int, Any]]:
         workers, self._workers = self._workers, []
-        return zip(self._numbers, workers)
+        return zip(self._numbers, workers, strict=True)
 
     def replace(self, node: int, gone: Any) -> Any:
         if gone is None or not hasattr(gone, "_supervision"):

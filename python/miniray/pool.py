@@ -28,18 +28,16 @@ from miniray.cluster import Cluster
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import _stop_import
 
-
 __all__ = ["Pool", "PoolBroken", "PoolFuture", "PoolView", "PoolWorker", "TaskOptions"]
 
 
 class PoolWorker(NamedTuple):
-    """A worker of a pool. ``state`` is "preparing", "idle", "busy" or "ending"; ``tasks`` it has, one of them running."""
+    """A worker of a pool. ``state`` is "preparing", "idle", "busy" or "ending"."""
 
     name: str
     node: str
     pid: int
     state: str
-    tasks: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,9 @@ class TaskOptions:
             raise ValueError(f"memory_bytes is above 0, or None, not {self.memory_bytes!r}")
         if isinstance(self.retry_on, type):
             object.__setattr__(self, "retry_on", (self.retry_on,))
+        for kind in self.retry_on:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(f"retry_on names exceptions, not {kind!r}")
 
 
 class _Submitter(Executor):
@@ -110,7 +111,7 @@ class _Submitter(Executor):
         if chunksize is not None and chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         star = len(iterables) != 1
-        items = [list(arguments) for arguments in zip(*iterables)] if star else list(iterables[0])
+        items = [list(arguments) for arguments in zip(*iterables, strict=False)] if star else list(iterables[0])
         mapping = _Map(self, fn, items, star=star, chunksize=chunksize, ordered=True, progress=progress)
         return mapping.results(timeout)
 
@@ -219,7 +220,7 @@ class Pool(_Submitter):
     @property
     def workers(self) -> list[PoolWorker]:
         """The workers that there are now."""
-        return [PoolWorker(*worker) for worker in self._inside.core.status()["workers"]]
+        return [PoolWorker(*worker[:4]) for worker in self._inside.core.status()["workers"]]
 
     def status(self) -> dict[str, Any]:
         """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""

@@ -114,7 +114,7 @@ void TaskEngine::submit_again(Task task) {
   queue_.put_back(std::move(task));
 }
 
-void TaskEngine::cancel(std::int64_t number) {
+void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
   if (std::optional<Task> task = queue_.remove(number))
     return finish({TaskOutcome::Kind::cancelled, std::move(*task), {}, {}, {}, {}});
   for (auto& [function, tasks] : parked_) {
@@ -137,6 +137,7 @@ void TaskEngine::cancel(std::int64_t number) {
     finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
     return;
   }
+  if (!even_if_it_runs) return;
   holder->condemned = number;
   finish({TaskOutcome::Kind::cancelled, holder->running(), {}, holder->worker().name(), {}, {}});
   end_member(*holder, "a task that ran there was cancelled");

@@ -49,8 +49,8 @@ class TaskEngine {
   void submit(Task task);
   /// One that has had an outcome, and shall have another: in its old place.
   void submit_again(Task task);
-  /// One that waits is dropped; one that runs ends with its worker. Its outcome follows, whatever it is.
-  void cancel(std::int64_t number);
+  /// One that waits is dropped; one that runs ends with its worker, or goes on. Its outcome follows, whatever it is.
+  void cancel(std::int64_t number, bool even_if_it_runs = true);
   void cancel_waiting();
   /// `function`'s definition was replaced: tasks that waited for it go on.
   void defined(const TaskFunction& function);
