@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def goes_on(coordinator: Coordinator, count: int = 200) -> None:
 def end(coordinator: Coordinator) -> None:
     coordinator.do("pool.shutdown(); cluster.stop()")
     assert coordinator.do("zombies()").value == []
+    for _ in range(200):  # what was cut off takes a moment to notice that nobody is there any more
+        if not coordinator.others():
+            return
+        time.sleep(0.1)
     assert not coordinator.others()
 
 

@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import sys
+import traceback
 import types
 import zlib
 from collections.abc import Callable
@@ -70,10 +71,10 @@ class _Unpickler(pickle.Unpickler):
     """The coordinator's script may be imported here under another name."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module != "__main__":
+        if module not in ("__main__", _spawned.MAIN):
             return super().find_class(module, name)
         try:
-            return super().find_class(module, name)
+            return super().find_class("__main__", name)
         except AttributeError:
             found = _spawned._look_up(_functions._main(), name)
             if found is None:

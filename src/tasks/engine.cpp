@@ -128,10 +128,8 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
   if (holder == members_.end() || holder->condemned == number) return;
   if (holder->running().number != number) {
     // It waits behind another there. Should it have begun in this very moment, its result is not heard of any more.
-    Message drop = encode(Value(number));
-    drop.kind = Message::Kind::drop;
     try {
-      (void)holder->worker().send_some(drop);
+      (void)holder->worker().send_some(drop_message(number));
     } catch (const Error&) {  // its end will be heard of
     }
     finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
@@ -288,6 +286,8 @@ bool TaskEngine::place_behind(TaskLine& line) {
   for (Member& member : members_) {
     if (member.state != Member::State::ready || member.task_count() == 0 || member.task_count() > ahead) continue;
     if (best != nullptr && member.task_count() >= best->task_count()) continue;
+    // Where the clock is another, a task that is taken back may begin there all the same.
+    if (!member.shares_clock() && line.first().terms->retries == 0) continue;
     if (nodes_[member.node()].resources.is_spoken_for() || member.holds != line.demand) continue;
     best = &member;
   }

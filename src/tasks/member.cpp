@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "calls/call_format.hpp"
 
 namespace miniray {
 
@@ -50,13 +51,20 @@ std::optional<Task> Member::take(std::int64_t number) {
 }
 
 std::vector<Task> Member::take_overdue(std::int64_t now) {
-  // A reply that says that the next began may still be on its way through this machine.
-  constexpr std::int64_t on_its_way_ns = 50'000'000;
+  // A reply that says that the next began may still be on its way.
+  const std::int64_t on_its_way_ns = shares_clock_ ? 50'000'000 : 1'000'000'000;
   std::vector<Task> overdue;
-  if (tasks_.size() < 2 || !shares_clock_ || now < lease_end_ns_ + on_its_way_ns) return overdue;
+  if (tasks_.size() < 2 || now < lease_end_ns_ + on_its_way_ns) return overdue;
   std::move(tasks_.begin() + 1, tasks_.end(), std::back_inserter(overdue));
-  for (const Task& task : overdue) taken_back_.insert(task.number);
   tasks_.resize(1);
+  for (const Task& task : overdue) {
+    taken_back_.insert(task.number);
+    if (shares_clock_) continue;
+    try {
+      (void)worker_->send_some(drop_message(task.number));
+    } catch (const Error&) {  // its end will be heard of
+    }
+  }
   return overdue;
 }
 

@@ -27,7 +27,7 @@ class Member {
   [[nodiscard]] Worker& worker() const { return *worker_; }
   [[nodiscard]] std::shared_ptr<Worker> let_go() { return std::move(worker_); }
   [[nodiscard]] std::size_t node() const { return node_; }
-  /// Of another machine: nobody can tell when a call that waits there may no longer begin.
+  /// False on another machine: it cannot be told until when a call may begin.
   [[nodiscard]] bool shares_clock() const { return shares_clock_; }
 
   /// Sends it, with its function if that is new there, and takes it. Throws what Worker's calls throw, and then has
@@ -35,7 +35,8 @@ class Member {
   void give(Task& task, std::int64_t lease_ns);
   /// Takes the task back out; nothing if it has none such.
   [[nodiscard]] std::optional<Task> take(std::int64_t number);
-  /// All but the one that runs, if their leases are over: they have not begun, and will not.
+  /// All but the one that runs, if their leases are over: they have not begun, and will not; on another machine, they
+  /// may yet.
   [[nodiscard]] std::vector<Task> take_overdue(std::int64_t now_ns);
   [[nodiscard]] std::deque<Task> take_all();
   /// Whether a reply "dropped" is about a task that was taken back, and may be here again by now.

@@ -16,6 +16,7 @@ class TaskLine {
  public:
   explicit TaskLine(Demand asked) : demand(std::move(asked)) {}
   [[nodiscard]] bool empty() const { return tasks_.empty(); }
+  [[nodiscard]] const Task& first() const { return tasks_.front(); }
   [[nodiscard]] std::int64_t first_number() const { return tasks_.front().number; }
   [[nodiscard]] Task take_first();
   [[nodiscard]] std::size_t size() const { return tasks_.size(); }
