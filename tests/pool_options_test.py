@@ -190,7 +190,7 @@ def test_only_the_time_of_running_counts(make_pool: Any) -> None:
 
 def test_a_time_out_in_a_map_is_for_each_item(pool: Any, tmp_path: Path) -> None:
     paths = [__file__, __file__, str(tmp_path / "never"), __file__]
-    results = pool.options(timeout=1).map(task_functions.wait_for, paths, range(4), chunksize=4)
+    results = pool.options(timeout=1).map(task_functions.wait_for, paths, range(4))
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(miniray.TaskTimeout):
         next(results)

@@ -130,6 +130,24 @@ def test_a_death_within_a_chunk_takes_no_other_item_along(pool: Any, tmp_path: P
     )
 
 
+def test_a_death_in_a_map_is_that_items_alone(pool: Any, tmp_path: Path) -> None:
+    """Where the pool chose what travels together, that is its own affair."""
+    items = [(str(tmp_path / str(n)), 1 if n == 5 else 0, n) for n in range(10)]
+    results = pool.map(task_functions.die_at_first, *zip(*items, strict=True))
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(miniray.WorkerDied, match="SIGKILL"):
+        next(results)
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 10])
+def test_a_death_in_a_map_with_retries(pool: Any, tmp_path: Path, chunksize: int | None) -> None:
+    items = [(str(tmp_path / str(n)), 1 if n == 5 else 0, n) for n in range(10)]
+    view = pool.options(retries=1)
+    found = list(view.map(task_functions.die_at_first, *zip(*items, strict=True), chunksize=chunksize))
+    assert found == list(range(10))
+    assert task_functions.count_of(items[5][0]) == 2
+
+
 def test_an_endless_iterable_is_read_as_results_are_taken(pool: Any) -> None:
     taken = 0
 
@@ -275,7 +293,7 @@ def test_when_no_worker_can_be_had_any_more_all_are_told(start_server: Any, tmp_
     server = start_server()
     with Pool([server.connect("miniray.serve_calls")]) as pool:
         assert pool.submit(task_functions.square, 2).result(PATIENCE_S) == 4
-        futures = [pool.submit(task_functions.wait_for, str(tmp_path / "never")) for _ in range(5)]
+        futures = [pool.submit(task_functions.wait_for, str(tmp_path / "never")) for _ in range(500)]
         server.end(signal.SIGKILL)
         for future in futures:
             error = future.exception(PATIENCE_S)
@@ -286,6 +304,7 @@ def test_when_no_worker_can_be_had_any_more_all_are_told(start_server: Any, tmp_
         assert isinstance(broken.value, BrokenExecutor)
 
 
+@pytest.mark.filterwarnings("ignore:this process has:RuntimeWarning")
 def test_a_pool_made_in_a_thread_that_has_ended(tmp_path: Path) -> None:
     """Its workers are the process's, not the thread's."""
     made: list[Any] = []
