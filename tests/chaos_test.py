@@ -20,7 +20,7 @@ from chaos import Chaos, Fault
 from coordinator import Coordinator, coordinating
 from testbed import Testbed
 
-TASKS_COUNT = int(os.environ.get("MINIRAY_CHAOS_TASKS", "2000"))
+TASKS_COUNT = int(os.environ.get("MINIRAY_CHAOS_TASKS", "4000"))
 SEED = int(os.environ.get("MINIRAY_CHAOS_SEED", "1"))
 TASKS_PER_S_MIN = 20  # even in chaos
 LIMIT_S = 60 + TASKS_COUNT / TASKS_PER_S_MIN
@@ -108,9 +108,7 @@ def test_a_pool_in_chaos(testbed: Testbed, tmp_path: Path, until: Any) -> None:
         early, late = found["sizes"][len(found["sizes"]) // 4], found["sizes"][-1]
         assert late - early < GROWTH_BYTES_MAX
         assert sum(chaos.counts().values()) > 5
-        events = coordinator.do("tasks.events(pool)").value
-        untold = [fault for fault in chaos.faults if not is_told(fault, chaos.faults, events)]
-        assert not untold, (untold, events)
+        assert until(lambda: not untold(coordinator, chaos.faults), SETTLE_S), untold(coordinator, chaos.faults)
         # In peace, all of it is as it was: every worker of every host.
         assert until(lambda: is_complete(coordinator), SETTLE_S), coordinator.do("pool.status()")
         coordinator.do("pool.shutdown(); cluster.stop()", SETTLE_S)
@@ -123,6 +121,11 @@ def is_complete(coordinator: Coordinator) -> bool:
     return len(pids) == WORKERS_OF_HOST * len(coordinator.testbed.hosts) and all(
         os.path.exists(f"/proc/{p}") for p in pids
     )
+
+
+def untold(coordinator: Coordinator, faults: list[Fault]) -> list[Fault]:
+    events = coordinator.do("tasks.events(pool)").value
+    return [fault for fault in faults if not is_told(fault, faults, events)]
 
 
 def is_told(fault: Fault, faults: list[Fault], events: list[list[Any]]) -> bool:

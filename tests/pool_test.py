@@ -232,7 +232,7 @@ def test_workers_and_status(pool: Any, tmp_path: Path, until: Any) -> None:
     assert (status["queued"], status["running"], status["done"], status["failed"]) == (3, 2, 0, 0)
     workers = pool.workers
     assert len(workers) == 2
-    for name, node, pid, state in workers:
+    for name, node, pid, state, *_ in workers:
         assert name
         assert node
         assert not os.path.exists(f"/proc/{pid}/nothing")
