@@ -316,3 +316,20 @@ def test_a_pool_made_in_a_thread_that_has_ended(tmp_path: Path) -> None:
         first = pool.submit(task_functions.pid).result(PATIENCE_S)
         assert pool.submit(task_functions.pid).result(PATIENCE_S) == first
         assert not pool.events.events(kind="worker_died")
+
+
+def test_a_worker_that_takes_the_place_of_another_gets_what_waits_elsewhere(pool: Any, tmp_path: Path) -> None:
+    """Two tasks that need each other, submitted when one of the two workers had just died."""
+    pids = {int(worker[2]) for worker in pool.workers}
+    for _ in range(5):
+        victim = sorted(pids)[0]
+        os.kill(victim, signal.SIGKILL)
+        one, two = str(tmp_path / f"{victim}one"), str(tmp_path / f"{victim}two")
+        view = pool.options(retries=1)
+        futures = [
+            view.submit(task_functions.begin_and_wait_for, one, two),
+            view.submit(task_functions.begin_and_wait_for, two, one),
+        ]
+        for future in futures:
+            future.result(PATIENCE_S)
+        pids = {int(worker[2]) for worker in pool.workers}
