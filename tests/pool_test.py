@@ -298,7 +298,7 @@ def test_when_no_worker_can_be_had_any_more_all_are_told(start_server: Any, tmp_
         for future in futures:
             error = future.exception(PATIENCE_S)
             assert isinstance(error, (miniray.PoolBroken, miniray.WorkerDied))
-        with pytest.raises(miniray.PoolBroken) as broken:
+        with pytest.raises(miniray.PoolBroken) as broken:  # noqa: PT012 (as soon as it is known)
             while True:
                 pool.submit(task_functions.square, 2).result(PATIENCE_S)
         assert isinstance(broken.value, BrokenExecutor)
