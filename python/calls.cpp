@@ -144,25 +144,33 @@ CallTable& table_of(nb::handle worker) {
   return nb::cast<CallTable&>(table);
 }
 
-std::int64_t send_call(nb::handle self, nb::list parts, std::size_t begin, std::size_t end) {
+enum class Patience : std::uint8_t { wait, none };
+
+// Without patience, what the kernel does not take at once goes out when somebody waits for a reply.
+std::int64_t send_call(nb::handle self, nb::list parts, std::size_t begin, std::size_t end,
+                       Patience patience = Patience::wait) {
   CallTable& table = table_of(self);
   const std::int64_t number = ++table.last_number;
   parts[0] = nb::int_(number);
   const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), begin, end, Message::Kind::call);
   Worker& worker = nb::cast<Worker&>(self);
   const nb::gil_scoped_release released;
-  worker.send(encoded->message());
+  if (patience == Patience::wait)
+    worker.send(encoded->message());
+  else
+    (void)worker.send_some(encoded->message());
   return number;
 }
 
-std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, nb::handle keywords) {
+std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, nb::handle keywords,
+                        Patience patience) {
   nb::list parts;
   parts.append(nb::none());
   parts.append("call");
   parts.append(name);
   parts.append(nb::steal(PySequence_List(arguments.ptr())));
   parts.append(keywords);
-  return send_call(self, std::move(parts), 3, 5);
+  return send_call(self, std::move(parts), 3, 5, patience);
 }
 
 nb::list checked_reply(const Message& message) {
@@ -222,7 +230,7 @@ nb::object value_in(nb::handle self, const nb::list& reply) {
 nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords) {
   if (arguments.size() < 1) throw nb::type_error("call_remote takes the name of a function, and its arguments");
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
-  const std::int64_t number = begin_call(self, arguments[0], rest, keywords);
+  const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
   Worker& worker = nb::cast<Worker&>(self);
   while (true) {
     const nb::list reply = next_reply(worker, {});
@@ -235,7 +243,7 @@ nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords)
 nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) {
   if (arguments.size() < 1) throw nb::type_error("call_async takes the name of a function, and its arguments");
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
-  const std::int64_t number = begin_call(self, arguments[0], rest, keywords);
+  const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::none);
   static const nb::object* type = new nb::object(attribute("miniray.calls", "CallFuture"));
   nb::object made = nb::inst_alloc(*type);
   new (nb::inst_ptr<Future>(made)) Future{nb::borrow(self), arguments[0], number};
@@ -314,8 +322,8 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
            nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
            "call_remote(name, *args, **kwargs): call the function that is registered there under this name, wait, and "
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
-      .def("_begin_call", begin_call, "name"_a, "arguments"_a, "keywords"_a)
-      .def("_send_call", send_call, "parts"_a, "begin"_a, "end"_a)
+      .def("_send_call", [](nb::handle self, nb::list parts, std::size_t begin,
+                            std::size_t end) { return send_call(self, std::move(parts), begin, end); })
       .def("_next_reply", next_reply, "timeout"_a.none())
       .def("_try_reply", try_reply, nb::sig("def _try_reply(self) -> list[typing.Any] | None"))
       .def("_send_drop",

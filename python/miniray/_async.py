@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 
@@ -40,12 +40,11 @@ async def send(conversation: Any, message: Any) -> None:
             os.close(descriptor)
 
 
-async def wait_for_reply(worker: Any, done: Callable[[], bool]) -> None:
-    """Until something came that may have made it so."""
+async def wait_for_reply(worker: Any, settled: asyncio.Future[None]) -> None:
+    """Until something came, or another has received what this waits for."""
     descriptor = os.dup(worker.fileno())
     try:
-        if not done():
-            await _ready_or_gone(worker, descriptor, write=worker._has_unsent())
+        await _ready_or_gone(worker, descriptor, write=worker._has_unsent(), or_else=settled)
     finally:
         os.close(descriptor)
 
@@ -66,25 +65,36 @@ async def _wait(worker: Any) -> int:
     return int(worker.wait())
 
 
-async def _ready_or_gone(conversation: Any, descriptor: int, write: bool) -> None:
+async def _ready_or_gone(
+    conversation: Any, descriptor: int, write: bool, or_else: asyncio.Future[None] | None = None
+) -> None:
     """The socket of a host that was cut off may stay silent for good; the connection about its process does not."""
     if not getattr(conversation, "_host_may_vanish", False) or not conversation.is_alive():
-        return await _ready(descriptor, read=True, write=write)
+        return await _ready(descriptor, read=True, write=write, or_else=or_else)
     process = os.dup(conversation._process_fileno())
     try:
-        await _ready(descriptor, read=True, write=write, process=process)
+        await _ready(descriptor, read=True, write=write, process=process, or_else=or_else)
     finally:
         os.close(process)
     conversation._look_around()
 
 
-async def _ready(*descriptors: int | None, read: bool = False, write: bool = False, process: int | None = None) -> None:
+async def _ready(
+    *descriptors: int | None,
+    read: bool = False,
+    write: bool = False,
+    process: int | None = None,
+    or_else: asyncio.Future[None] | None = None,
+) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
-    def wake() -> None:
+    def wake(_: object = None) -> None:
         if not ready.done():
             ready.set_result(None)
+
+    if or_else is not None:
+        or_else.add_done_callback(wake)
 
     watched = [descriptor for descriptor in descriptors if descriptor is not None]
     for descriptor in watched:

@@ -271,9 +271,15 @@ def _function(functions: Functions, name: Any) -> Any:
         try:
             return _import(name)
         except Exception as error:
-            raise LookupError(_functions.explain(name, error)) from None
+            raise LookupError(
+                f"{_registered(functions, name)}. As a module's: {_functions.explain(name, error)}"
+            ) from None
+    raise LookupError(_registered(functions, name) + "; register it first")
+
+
+def _registered(functions: Functions, name: str) -> str:
     known = ", ".join(sorted(str(known) for known in functions if isinstance(known, str))) or "none"
-    raise LookupError(f'no function "{name}" is registered here (registered: {known}); register it first')
+    return f'no function "{name}" is registered here (registered: {known})'
 
 
 def _method(thing: Any, name: str, method: str) -> Any:

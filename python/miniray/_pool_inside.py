@@ -195,7 +195,7 @@ class Inside:
                 error = self.error_of(owner._options, kind, what, worker or "")
         except BaseException as unreadable:
             error = unreadable
-        if kind == "error" and error is not None and self.try_again(owner, owner._options, error, extra):
+        if kind in ("error", "timeout") and error is not None and self.try_again(owner, owner._options, error, extra):
             with self.condition:
                 self._outstanding += 1
             return

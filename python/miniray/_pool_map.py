@@ -165,6 +165,8 @@ class Mapping:
                 if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:
                     return self._split(chunk)
                 errors = dict.fromkeys(range(count), error)
+                if kind == "timeout" and self._retry(chunk, values, errors):
+                    return
         except Exception as unreadable:
             errors = dict.fromkeys(range(count), unreadable)
         self._arrive(chunk, values, errors, size)

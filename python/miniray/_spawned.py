@@ -49,7 +49,16 @@ def describe(work_fn: Callable[..., Any], *, here: bool = True) -> dict[str, Any
         "main_module": name,
         "main_path": os.path.abspath(path) if path else None,
         "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
+        "script": _script(main),
     }
+
+
+def _script(main: Any) -> dict[str, Any] | None:
+    """The coordinator's, for calls of its functions; it is imported when one is asked for."""
+    path = getattr(main, "__file__", None)
+    if main.__spec__ is not None:
+        return {"main_module": main.__spec__.name, "main_path": None}
+    return {"main_module": None, "main_path": os.path.abspath(path)} if path else None
 
 
 def _start(what: object, here: bool) -> str:
@@ -73,6 +82,10 @@ def main() -> None:
 def _work(handle: _core.Handle) -> None:
     specification = handle.recv()
     sys.path[:] = specification["sys_path"]
+    if specification["script"] is not None:
+        from miniray import _functions
+
+        _functions.set_main(specification["script"])
     _find(specification)(handle)
 
 

@@ -53,6 +53,15 @@ def supervised_class(cls: Any) -> Any:
             except (WorkerDied, WorkerError) as error:
                 self._supervision.tell(self, error, self._recover(error))
 
+        def call_remote(self, *arguments: Any, **keywords: Any) -> Any:
+            while True:
+                try:
+                    return super().call_remote(*arguments, **keywords)
+                except WorkerDied as error:
+                    recovered = self._recover(error)
+                    if not (recovered and self._supervision.retries_calls):
+                        self._supervision.tell(self, error, recovered)
+
         async def send_async(self, message: object) -> None:
             try:
                 await super().send_async(message)
@@ -88,6 +97,7 @@ class Supervision:
         self.events = events if events is not None else EventLog()
         self._replace = replace
         self._budget = policy._budget()
+        self.retries_calls = policy.retry_calls
         self._on_restart = on_restart
         self._node = node
         self._restarting = False  # calls in on_restart are not supervised
@@ -158,11 +168,14 @@ class Supervision:
         _live.discard(fresh)
         self.restarts += 1
         self.note(worker, "worker_restarted", self._budget.describe(), restarts=self.restarts, pid=worker.pid)
-        if self._on_restart is None:
-            return True
         self._restarting = True
         try:
-            self._on_restart(worker)
+            if "_registered" in worker.__dict__:
+                from miniray import calls
+
+                calls.register_again(worker)
+            if self._on_restart is not None:
+                self._on_restart(worker)
         except (WorkerDied, WorkerError) as error:
             return self._failed(worker, error)
         except BaseException:

@@ -12,6 +12,7 @@ another one of the same worker.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -19,6 +20,7 @@ from typing import Any
 
 from miniray import _async, _calls, _core
 from miniray._calls import RemoteTraceback
+from miniray.errors import WorkerDied, WorkerError
 
 __all__ = ["CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"]
 
@@ -41,11 +43,13 @@ class CallFuture(_core._CallFuture):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return what the call raised; None if it returned."""
-        try:
-            self._wait_or_explain(timeout)
-        except (ConnectionError, EOFError):
-            return self._error
-        if self._reply is not None and self._reply[1] in ("error", "unknown"):
+        if self._waiting or self.cancelled():
+            try:
+                self._wait_or_explain(timeout)
+            except BaseException as raised:
+                if raised is not self._error:
+                    raise
+        if self._error is None and self._reply is not None and self._reply[1] in ("error", "unknown"):
             self._error = _calls.error_in(self._worker.name, self._reply)
         return self._error
 
@@ -54,7 +58,7 @@ class CallFuture(_core._CallFuture):
         if self._waiting:
             try:
                 self._settle_what_is_there()
-            except (ConnectionError, EOFError) as error:
+            except (ConnectionError, EOFError, WorkerError) as error:
                 _fail_all(self._worker, error)
         return not self._waiting
 
@@ -83,8 +87,11 @@ class CallFuture(_core._CallFuture):
         return self._await().__await__()
 
     async def _await(self) -> Any:
-        while not self.done():
-            await _async.wait_for_reply(self._worker, self.done)
+        if not self.done():
+            settled = asyncio.get_running_loop().create_future()
+            self.add_done_callback(lambda _: settled.done() or settled.set_result(None))
+            while not self.done():
+                await _async.wait_for_reply(self._worker, settled)
         return self.result()
 
     def __repr__(self) -> str:
@@ -96,7 +103,7 @@ class CallFuture(_core._CallFuture):
             self._wait(timeout)
         except TimeoutError:
             raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
-        except (ConnectionError, EOFError) as error:
+        except (ConnectionError, EOFError, WorkerError) as error:
             _fail_all(self._worker, error)
         if self.cancelled():
             raise CancelledError(f"the call of {self._name} was cancelled")
@@ -115,7 +122,13 @@ def _run_callbacks(future: CallFuture, callbacks: list[Callable[[CallFuture], An
 
 
 def _fail_all(worker: Any, error: BaseException) -> None:
-    """The worker is gone, and so is every call that was under way there."""
+    """The worker is gone, and so is every call that was under way there. One that is supervised has another process
+    when this returns, if its policy allows."""
+    if isinstance(error, WorkerDied | WorkerError) and (supervision := getattr(worker, "_supervision", None)):
+        try:
+            supervision.tell(worker, error, worker._recover(error))
+        except (WorkerDied, WorkerError) as told:
+            error = told
     waiting = worker._call_table().waiting
     futures = list(waiting.values())
     waiting.clear()
@@ -170,6 +183,13 @@ def register(worker: Any, name: Any, function: Any) -> None:
     if not isinstance(name, str) or not name or not callable(function):
         raise TypeError(f"register takes a name and a function, not {name!r} and {function!r}")
     _describe(worker, ["define", name], function, [])
+    worker.__dict__.setdefault("_registered", {})[name] = function  # for the process that may take its place
+
+
+def register_again(worker: Any) -> None:
+    """In a process that has taken the place of another."""
+    for name, function in worker.__dict__.get("_registered", {}).items():
+        _describe(worker, ["define", name], function, [])
 
 
 def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
@@ -181,6 +201,7 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def forget(worker: Any, name: str) -> None:
+    worker.__dict__.get("_registered", {}).pop(name, None)
     _ask(worker, ["forget", name], 2, 3)
 
 

@@ -16,7 +16,8 @@ class RestartPolicy:
 
     Before each there is a pause of ``backoff_s`` seconds, twice as long for each restart that the window already holds,
     and never longer than ``backoff_max_s``. With ``other_nodes=True``, what was on a node that is gone may go to the
-    nodes that are left.
+    nodes that are left. With ``retry_calls=True``, a ``call_remote`` that the death interrupted is made again: for
+    functions that may run twice.
     """
 
     max_restarts: int = 3
@@ -24,6 +25,7 @@ class RestartPolicy:
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     other_nodes: bool = False
+    retry_calls: bool = False
 
     def __post_init__(self) -> None:
         self._budget()  # what is wrong with it shows now

@@ -49,7 +49,7 @@ void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bo
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
   ++nodes_[node].members;
   members_changed_ = true;
-  event("worker_joined", &member, "");
+  event("worker_started", &member, "");
   prepare(member);
 }
 
