@@ -118,6 +118,8 @@ void bind_cluster(nb::module_& module) {
           },
           "worker"_a, "node"_a.none(),
           nb::sig("def replace(self, worker: typing.Any, node: int | None) -> list[_ReadyWorker]"))
+      .def("open_link", &Cluster::open_link, "node"_a, nb::call_guard<nb::gil_scoped_release>(),
+           nb::sig("def open_link(self, node: int) -> typing.Any"))
       .def("node_of", &Cluster::node_of, "worker"_a, nb::sig("def node_of(self, worker: typing.Any) -> int"))
       .def("position_of", &Cluster::position_of, "node"_a)
       .def(

@@ -24,6 +24,7 @@ class EncodedObject {
   void set_kind(Message::Kind kind) { message_.kind = kind; }
   /// A message that owns its memory, for one that waits.
   [[nodiscard]] Message detach() &&;
+  [[nodiscard]] std::vector<Buffer>& buffers() { return message_.buffers; }
   /// A buffer over the object's memory, which stays as it is until this is destroyed.
   Buffer borrow(const Py_buffer& view);
 

@@ -120,6 +120,11 @@ class PoolCore {
     });
   }
 
+  void set_link(std::size_t node, nb::handle link) {
+    auto taken = std::make_shared<Channel>(std::move(nb::cast<Channel&>(link)));
+    post([node, taken](TaskEngine& engine) { engine.set_link(node, std::move(*taken)); });
+  }
+
   // Functions and terms.
   FunctionHandle define(const std::string& name, nb::handle definition, bool by_value) {
     auto function = std::make_shared<TaskFunction>();
@@ -154,7 +159,7 @@ class PoolCore {
                       const TermsHandle& terms, nb::handle memory, nb::handle owner) {
     Task task;
     task.number = ++last_task_;
-    task.call = encode_call(task.number, function.function->number, arguments, keywords, memory);
+    task.call = encode_call(task.number, function.function->number, arguments, keywords, memory, &task);
     return enqueue(std::move(task), function, terms, owner);
   }
   std::int64_t submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
@@ -168,7 +173,7 @@ class PoolCore {
     parts.append(items);
     parts.append(star);
     parts.append(some_lease);
-    task.call = std::move(*encode_parts(std::move(parts), 3, 4, Message::Kind::call)).detach();
+    task.call = detach(*encode_parts(std::move(parts), 3, 4, Message::Kind::call), task);
     return enqueue(std::move(task), function, terms, owner);
   }
   /// The same call again, as a task of the same number that keeps its place.
@@ -276,8 +281,8 @@ class PoolCore {
     return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
   }
 
-  static Message encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
-                             nb::handle memory) {
+  Message encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
+                      nb::handle memory, Task* owner = nullptr) {
     nb::list parts;
     parts.append(number);
     parts.append("call");
@@ -286,7 +291,25 @@ class PoolCore {
     parts.append(keywords);
     parts.append(memory);
     parts.append(some_lease);
-    return std::move(*encode_parts(std::move(parts), 3, 5, Message::Kind::call)).detach();
+    const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), 3, 5, Message::Kind::call);
+    return owner == nullptr ? std::move(*encoded).detach() : detach(*encoded, *owner);
+  }
+
+  // Buffers that other tasks have too are theirs as well.
+  Message detach(EncodedObject& encoded, Task& owner) {
+    std::vector<std::uint64_t> places(encoded.buffers().size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      Buffer& buffer = encoded.buffers()[i];
+      if (buffer.size < limits::shared_buffer_bytes_min) continue;
+      LargeBuffers::Recognised found = large_buffers_.recognise(buffer.bytes());
+      buffer = std::move(found.buffer);
+      if (!found.known) continue;
+      places[i] = Message::kept_place | found.known->number;
+      owner.large.push_back(std::move(found.known));
+    }
+    Message message = std::move(encoded).detach();
+    if (!owner.large.empty()) message.places = std::move(places);
+    return message;
   }
 
   static Message encode_definition(std::int64_t number, nb::handle definition) {
@@ -431,6 +454,7 @@ class PoolCore {
   std::unique_ptr<Channel> waker_, bell_;
   std::thread thread_;
   std::int64_t last_task_ = 0, last_function_ = 0;
+  LargeBuffers large_buffers_;  // with the GIL
 
   std::mutex mutex_;  // of what goes to the engine
   std::vector<Task> incoming_, again_;
@@ -472,6 +496,7 @@ void bind_pool(nb::module_& module) {
       .def("add_node", &PoolCore::add_node, "name"_a, "cpus"_a, "gpus"_a, "gpu_names"_a, "custom"_a)
       .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a)
       .def("add_worker", &PoolCore::add_worker, "node"_a, "worker"_a, "shares_clock"_a)
+      .def("set_link", &PoolCore::set_link, "node"_a, "link"_a)
       .def("define", &PoolCore::define, "name"_a, "definition"_a, "by_value"_a)
       .def("redefine", &PoolCore::redefine, "function"_a, "definition"_a)
       .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),

@@ -152,6 +152,8 @@ class Cluster {
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
   /// A process on each of these nodes that tells of it, for checks (src/cluster/probe.hpp).
   [[nodiscard]] std::vector<Worker> connect_probes(const std::vector<std::size_t>& nodes);
+  /// A connection to the node's server, over which buffers for several of its workers go (docs/wire_format.md).
+  [[nodiscard]] Channel open_link(std::size_t node);
   /// Ports that training groups of this cluster were given.
   [[nodiscard]] std::set<int>& ports_given();
 

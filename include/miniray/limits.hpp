@@ -93,6 +93,10 @@ inline constexpr int task_lease_ms = 200;
 // map() aims at chunks of this length, once it knows how long an item takes; and at no more items than this.
 inline constexpr int chunk_ms = 4;
 inline constexpr std::size_t chunk_items_max = 4096;
+// Large arguments that several tasks have: how many of the last ones are looked at; and what a worker keeps of them.
+inline constexpr std::size_t recognised_buffers_max = 16;
+inline constexpr std::uint64_t recognised_bytes_max = 256 * mib;
+inline constexpr std::uint64_t kept_bytes_max = 1 * gib;
 // Results that nobody has taken, of one map() or imap_unordered().
 inline constexpr std::uint64_t results_bytes_max = 1 * gib;
 

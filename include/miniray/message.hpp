@@ -20,18 +20,23 @@ enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
 struct Message {
   enum class Kind : std::uint8_t {
     message = 0,
-    error = 1,  ///< the work function raised; the body says what
-    end = 2,    ///< the work function returned; no body
-    call = 5,   ///< to a worker: a function to be called there
-    reply = 6,  ///< from it: what came of a call
-    drop = 7,   ///< to a worker: the number of a call that is not to be begun
+    error = 1,   ///< the work function raised; the body says what
+    end = 2,     ///< the work function returned; no body
+    call = 5,    ///< to a worker: a function to be called there
+    reply = 6,   ///< from it: what came of a call
+    drop = 7,    ///< to a worker: the number of a call that is not to be begun
+    keep = 8,    ///< a buffer, and the number by which later messages name it
+    forget = 9,  ///< the number of a kept buffer that is not named any more
   };
   Kind kind = Kind::message;
   Codec codec = Codec::msgpack;
   std::string body;
   std::vector<Buffer> buffers;
-  /// Empty; or for each buffer 0, or a number by which the receiver has it already, so that it is not sent.
+  /// Empty; or for each buffer 0, or where the receiver has it, so that it is not sent: the number of one that its
+  /// server was sent over a link, or of one that it keeps, with the bit that tells which.
   std::vector<std::uint64_t> places = {};
+  static constexpr std::uint64_t supplied_place = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kept_place = std::uint64_t{1} << 62;
 
   [[nodiscard]] std::uint64_t size() const {
     std::uint64_t bytes = body.size();

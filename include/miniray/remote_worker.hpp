@@ -21,6 +21,9 @@ struct RemoteOptions {
   /// A host that does not answer for so long is taken to be gone, here and there.
   double unreachable_s = limits::unreachable_ms / 1000.0;
   std::map<std::string, std::string> environment = {};  ///< for the worker's process
+  /// The server is on this machine, and its Unix-domain socket is not carried from another: large buffers may go
+  /// through shared memory.
+  bool same_machine = false;
   std::vector<int> cpus = {};  ///< where it runs, of those that its server may use; empty: anywhere
   std::string label = {};      ///< how its output is marked; by default its number
   WorkerOptions worker = {};

@@ -13,7 +13,7 @@ from typing import Any
 
 from miniray import _calls, _core
 from miniray._future import PoolBroken, PoolFuture
-from miniray.errors import TaskTimeout
+from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
 
 # A pause before a node, or a worker that never got as far as its first task, is tried again; and how often for the
@@ -55,6 +55,8 @@ class Inside:
         self.core.start(first, initargs)
         for node_number, worker in source.first():
             self._join(node_number, worker)
+        for number in range(len(source.nodes)):
+            self._link(number, first=True)
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._deliverer.start()
         self._replacer: threading.Thread | None = None
@@ -62,6 +64,14 @@ class Inside:
     def _join(self, node: int, worker: Any) -> None:
         self._joined[node] = self._joined.get(node, 0) + 1
         self.core.add_worker(node, worker, self.source.shares_clock(worker))
+
+    def _link(self, node: int, first: bool) -> None:
+        try:
+            link = self.source.link(node, first)
+        except (MiniRayError, OSError):
+            return  # then each worker of the node gets its own copies
+        if link is not None:
+            self.core.set_link(node, link)
 
     # From whoever submits.
 
@@ -297,6 +307,7 @@ class Inside:
             if lost:
                 self.events.add("node_back", "", node=name)
             self._join(node, worker)
+            self._link(node, first=False)
             return
 
     def _allowed(self, name: str) -> bool:

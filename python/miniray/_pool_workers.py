@@ -98,6 +98,9 @@ class LocalWorkers:
         """Whether it can be told, on this machine's clock, until when a task may begin."""
         return True
 
+    def link(self, node: int, first: bool) -> Any:
+        return None
+
     def close(self) -> None:
         self._server.kill()
         self._server.close()
@@ -125,6 +128,7 @@ class ClusterWorkers:
 
     def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
         self._cluster = cluster
+        self._relaunched: set[int] = set()
         self._workers: list[Any] = cluster.start("miniray.serve_calls")
         positions = [cluster.node_of(worker) for worker in self._workers]
         self._placed = list(zip(positions, self._workers, strict=True))
@@ -146,7 +150,16 @@ class ClusterWorkers:
             return self._one(node)
         except (MiniRayError, OSError):
             self._cluster.relaunch(node, timeout=_RELAUNCH_S)
-            return self._one(node)
+            made = self._one(node)
+            self._relaunched.add(node)
+            return made
+
+    def link(self, node: int, first: bool) -> Any:
+        """A connection over which large arguments go to the node once; None if the one that there is will do."""
+        if not first and node not in self._relaunched:
+            return None
+        self._relaunched.discard(node)
+        return self._cluster._running_core().open_link(node)
 
     def _one(self, node: int) -> Any:
         [made] = self._cluster.connect_to_servers("miniray.serve_calls", num_workers=1, nodes=[node])
@@ -198,6 +211,9 @@ class GivenWorkers:
 
     def shares_clock(self, worker: Any) -> bool:
         return not isinstance(worker, RemoteWorker)
+
+    def link(self, node: int, first: bool) -> Any:
+        return None
 
     def close(self) -> None:
         pass  # each is closed with the pool

@@ -18,7 +18,7 @@ std::uint32_t slot_number(const Frame& frame) {
 
 std::int64_t number_in(const Message& drop) {
   const Value number = decode(drop);
-  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer took back a call without saying which");
+  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer sent a number that is none");
   return number.integer();
 }
 
@@ -93,14 +93,27 @@ void Channel::State::absorb(Frame frame) {
   message.buffers = std::move(frame.buffers);
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
     const BufferEntry& entry = frame.entries[i];
-    if (entry.place == BufferEntry::in_stream) continue;
-    message.buffers[i] =
-        options.supply ? options.supply(entry.place, entry.bytes) : slots_in_.take(entry.place, entry.bytes);
+    if (entry.place != BufferEntry::in_stream) message.buffers[i] = buffer_at(entry);
   }
-  if (message.kind == Message::Kind::drop)
+  if (message.kind == Message::Kind::drop) {
     dropped_.insert(number_in(message));
-  else
+  } else if (message.kind == Message::Kind::keep) {
+    if (message.buffers.size() != 1) throw ProtocolError("the peer wants something kept that is not one buffer");
+    const Buffer kept = std::exchange(message.buffers, {}).front();
+    kept_.keep(static_cast<std::uint64_t>(number_in(message)), kept.bytes());
+  } else if (message.kind == Message::Kind::forget) {
+    kept_.forget(static_cast<std::uint64_t>(number_in(message)));
+  } else {
     inbox_.add(std::move(message));
+  }
+}
+
+// A buffer that is not in the frame.
+Buffer Channel::State::buffer_at(const BufferEntry& entry) {
+  if ((entry.place & Message::kept_place) != 0) return kept_.take(entry.place & ~Message::kept_place, entry.bytes);
+  if ((entry.place & Message::supplied_place) == 0) return slots_in_.take(entry.place, entry.bytes);
+  if (!options.supply) throw ProtocolError("the peer named a buffer of a worker server, and there is none here");
+  return options.supply(entry.place & ~Message::supplied_place, entry.bytes);
 }
 
 bool Channel::State::was_dropped(std::int64_t call) {

@@ -173,7 +173,8 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
 void Channel::State::undo_placement(Placement& placement) {
   for (std::size_t i = 0; may_share_ && i < placement.entries.size(); ++i) {
     const std::uint64_t place = placement.entries[i].place;
-    if (place != BufferEntry::in_stream) slots_out_.take_back(static_cast<std::uint32_t>(place));
+    const bool elsewhere = (place & (Message::kept_place | Message::supplied_place)) != 0;
+    if (place != BufferEntry::in_stream && !elsewhere) slots_out_.take_back(static_cast<std::uint32_t>(place));
   }
   outbox_ += placement.announcement;
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));

@@ -11,6 +11,7 @@
 #include "base/fd.hpp"
 #include "base/system.hpp"
 #include "channel/inbox.hpp"
+#include "channel/kept_buffers.hpp"
 #include "channel/recent.hpp"
 #include "channel/shared_memory.hpp"
 #include "channel/spin.hpp"
@@ -105,6 +106,7 @@ class Channel::State {
   bool fill(system::Block block);  // false if nothing came
   void absorb_frames();
   void absorb(Frame frame);
+  [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
   void wait_for_more(const Deadline& deadline);
   void notice_gone_peer();
   void require_front_fits(const ReceiveOptions& asked) const;
@@ -121,6 +123,7 @@ class Channel::State {
   SlotReader slots_in_;
   SlotWriter slots_out_;
   Inbox inbox_;
+  KeptBuffers kept_;
   std::set<std::int64_t> dropped_;  // calls that the peer has taken back
   std::int64_t looked_for_drops_ns_ = 0;
   bool ended_ = false;      // nothing more will come from the socket

@@ -41,6 +41,10 @@ const char* kind_text(Message::Kind kind) {
       return R"(, "kind": "reply")";
     case Message::Kind::drop:
       return R"(, "kind": "drop")";
+    case Message::Kind::keep:
+      return R"(, "kind": "keep")";
+    case Message::Kind::forget:
+      return R"(, "kind": "forget")";
   }
   return "";
 }

@@ -15,10 +15,7 @@
 
 namespace miniray {
 
-Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(std::size_t node)>& server_of) {
-  const auto known = links_.find(node);
-  if (known != links_.end()) return known->second;
-  const RemoteAddress server = server_of(node);
+Channel connect_link(const RemoteAddress& server) {
   const std::function<void()>& on_interrupt = server.options.worker.on_interrupt;
   Request request;
   request.kind = Request::Kind::link;
@@ -31,7 +28,13 @@ Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(s
   options.peer = "the server at " + server.name;
   options.shared_memory = false;
   options.on_interrupt = on_interrupt;
-  return links_.emplace(node, Channel(connector.take_socket().release(), std::move(options))).first->second;
+  return Channel(connector.take_socket().release(), std::move(options));
+}
+
+Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(std::size_t node)>& server_of) {
+  const auto known = links_.find(node);
+  if (known != links_.end()) return known->second;
+  return links_.emplace(node, connect_link(server_of(node))).first->second;
 }
 
 std::optional<std::size_t> Broadcaster::node_of(Worker& worker) const {
@@ -58,8 +61,8 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   named.places.assign(message.buffers.size(), 0);
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     if (message.buffers[i].size < limits::shared_buffer_bytes_min) continue;
-    named.places[i] = ++last_number_;
-    numbers.emplace_back(named.places[i]);
+    numbers.emplace_back(++last_number_);
+    named.places[i] = Message::supplied_place | last_number_;
     buffers.emplace_back(Array::view(std::span<const std::uint8_t>(
         reinterpret_cast<const std::uint8_t*>(message.buffers[i].data), message.buffers[i].size)));
   }

@@ -15,6 +15,9 @@
 
 namespace miniray {
 
+/// A link to a worker server, over which buffers for several of its workers go.
+[[nodiscard]] Channel connect_link(const RemoteAddress& server);
+
 class Broadcaster {
  public:
   /// The worker is on that node.

@@ -67,6 +67,7 @@ class Cluster::State {
   [[nodiscard]] std::size_t node_of(Worker& worker) const;
   [[nodiscard]] std::size_t position_of(const std::string& node) const;
   void broadcast(std::span<Worker* const> workers, const Message& message);
+  [[nodiscard]] Channel open_link(std::size_t node);
   void stop(std::span<Worker* const> others);
   [[nodiscard]] std::vector<Worker*> all_workers();
   [[nodiscard]] const std::vector<Server>& servers() const { return servers_.servers(); }
@@ -276,6 +277,8 @@ std::size_t Cluster::State::node_of(Worker& worker) const {
   return *node;
 }
 
+Channel Cluster::State::open_link(std::size_t node) { return connect_link(servers_.address_of(node)); }
+
 void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& message) {
   broadcaster_.send(workers, message, [&](std::size_t node) { return servers_.address_of(node); });
 }
@@ -333,6 +336,7 @@ const std::vector<std::string>& Cluster::node_names() const { return state_->nam
 std::size_t Cluster::position_of(const std::string& node) const { return state_->position_of(node); }
 void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) { state_->relaunch(node, timeout_s); }
 Worker Cluster::replace(Worker& worker, std::optional<std::size_t> node) { return state_->replace(worker, node); }
+Channel Cluster::open_link(std::size_t node) { return state_->open_link(node); }
 std::set<int>& Cluster::ports_given() { return state_->ports_given; }
 
 std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions& options) {

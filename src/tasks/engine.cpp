@@ -41,7 +41,7 @@ void TaskEngine::event(std::string kind, const Member* member, std::string text,
 }
 
 std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names) {
-  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names)});
+  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names), 0, {}});
   return nodes_.size() - 1;
 }
 
@@ -297,8 +297,48 @@ bool TaskEngine::place_behind(TaskLine& line) {
   return true;
 }
 
+void TaskEngine::set_link(std::size_t node, Channel link) {
+  nodes_[node].link = std::make_unique<Channel>(std::move(link));
+  members_changed_ = true;
+}
+
+// To all workers of the node that do not have it yet, by way of their server.
+void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
+  // The cluster's own broadcasts count from 1 over links of their own.
+  constexpr std::uint64_t first_number = std::uint64_t{1} << 40;
+  const std::uint64_t number = first_number + ++last_supply_;
+  std::vector<Member*> there;
+  List pids;
+  for (Member& member : members_) {
+    if (member.node() != node || member.state == Member::State::ending || member.keeps(large.number)) continue;
+    there.push_back(&member);
+    pids.emplace_back(static_cast<std::int64_t>(member.worker().pid()));
+  }
+  const auto* data = reinterpret_cast<const std::uint8_t*>(large.buffer.data);
+  try {
+    const Value supplied{{"numbers", Value::list({number})},
+                         {"workers", Value(std::move(pids))},
+                         {"buffers", Value::list({Array::view(std::span(data, large.buffer.size))})}};
+    (void)nodes_[node].link->send_some(encode(supplied));
+  } catch (const Error&) {  // then each gets its own copy
+    nodes_[node].link.reset();
+    members_changed_ = true;
+    return;
+  }
+  for (Member* member : there) {
+    try {
+      member->send_keep(large, number);
+    } catch (const Error&) {  // its end will be heard of
+    }
+  }
+}
+
 bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
   try {
+    for (const std::shared_ptr<const LargeBuffer>& large : task.large) {
+      const Node& node = nodes_[member.node()];
+      if (!member.keeps(large->number) && node.link && node.members > 1) supply(member.node(), *large);
+    }
     member.give(task, lease_ns);
     return true;
   } catch (const Error&) {  // its end will be heard of; the task has not gone out
@@ -374,25 +414,39 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
   return wait_s;
 }
 
-void TaskEngine::turn(double timeout_s, Channel& waker) {
-  dispatch();
-  if (!outcomes_.empty()) timeout_s = 0;
+void TaskEngine::watch(Channel& waker) {
   if (std::exchange(members_changed_, false)) {
     channels_.assign(1, &waker);
     by_channel_.clear();
+    linked_nodes_.clear();
     for (auto member = members_.begin(); member != members_.end(); ++member) {
       channels_.push_back(&member->worker().channel());
       by_channel_.push_back(member);
     }
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      if (!nodes_[node].link) continue;
+      channels_.push_back(nodes_[node].link.get());
+      linked_nodes_.push_back(node);
+    }
   }
   wait_set_.watch(channels_);
+}
+
+void TaskEngine::turn(double timeout_s, Channel& waker) {
+  dispatch();
+  if (!outcomes_.empty()) timeout_s = 0;
+  watch(waker);
   const std::vector<std::size_t> ready = wait_set_.wait(Deadline::in_seconds(seconds_to_next_check(timeout_s)));
   for (const std::size_t position : ready) {
-    if (position > 0)
-      hear(by_channel_[position - 1]);
-    else
+    if (position == 0) {
       while (waker.try_receive()) {
       }
+    } else if (position <= by_channel_.size()) {
+      hear(by_channel_[position - 1]);
+    } else {  // a server says nothing over a link but that it is gone
+      nodes_[linked_nodes_[position - 1 - by_channel_.size()]].link.reset();
+      members_changed_ = true;
+    }
   }
   check_times();
   dispatch();

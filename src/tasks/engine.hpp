@@ -40,6 +40,8 @@ class TaskEngine {
   // What there is to work with.
   std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {});
   void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
+  /// A connection to the node's worker server: large buffers for its workers go there once.
+  void set_link(std::size_t node, Channel link);
   /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
   void break_down(const std::string& why);
   /// Why it can never be run; empty if it can.
@@ -80,6 +82,7 @@ class TaskEngine {
     NodeResources resources;
     std::vector<std::string> gpu_names;
     std::size_t members = 0;
+    std::unique_ptr<Channel> link = {};
   };
   using Members = std::list<Member>;
 
@@ -99,6 +102,8 @@ class TaskEngine {
   bool place_behind(TaskLine& line);
   [[nodiscard]] Member* idle_member(const TaskLine& line);
   bool give(Member& member, Task& task, std::int64_t lease_ns);
+  void supply(std::size_t node, const LargeBuffer& large);
+  void watch(Channel& waker);
   bool show_gpus(Member& member);
   void check_times();
   [[nodiscard]] double seconds_to_next_check(double at_most) const;
@@ -114,7 +119,9 @@ class TaskEngine {
   WaitSet wait_set_;
   std::vector<Channel*> channels_;
   std::vector<Members::iterator> by_channel_;
+  std::vector<std::size_t> linked_nodes_;
   bool members_changed_ = true;
+  std::uint64_t last_supply_ = 0;
 };
 
 }  // namespace miniray

@@ -26,8 +26,35 @@ void Member::introduce(const TaskFunction& function) {
   known_order_.pop_front();
 }
 
+// Those that it has had for longest go; never so many that a task's own would.
+void Member::make_room(std::uint64_t bytes) {
+  while (kept_bytes_ + bytes > limits::kept_bytes_max / 2 && !kept_order_.empty()) {
+    const std::uint64_t oldest = kept_order_.front();
+    Message forget = encode(Value(oldest));
+    forget.kind = Message::Kind::forget;
+    (void)worker_->send_some(forget);
+    kept_bytes_ -= kept_[oldest];
+    kept_.erase(oldest);
+    kept_order_.pop_front();
+  }
+}
+
+void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
+  make_room(large.buffer.size);
+  Message keep = encode(Value(large.number));
+  keep.kind = Message::Kind::keep;
+  keep.buffers.push_back(large.buffer);
+  if (supplied_as != 0) keep.places.push_back(Message::supplied_place | supplied_as);
+  (void)worker_->send_some(keep);
+  kept_[large.number] = large.buffer.size;
+  kept_order_.push_back(large.number);
+  kept_bytes_ += large.buffer.size;
+}
+
 void Member::give(Task& task, std::int64_t lease_ns) {
   if (task.function) introduce(*task.function);
+  for (const std::shared_ptr<const LargeBuffer>& large : task.large)
+    if (!keeps(large->number)) send_keep(*large, 0);
   const std::int64_t now = now_ns();
   const bool waits = !tasks_.empty();
   lease_end_ns_ = waits ? now + lease_ns : lease_end_ns_;

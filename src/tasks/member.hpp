@@ -33,6 +33,9 @@ class Member {
   /// Sends it, with its function if that is new there, and takes it. Throws what Worker's calls throw, and then has
   /// not taken it.
   void give(Task& task, std::int64_t lease_ns);
+  /// Whether it has the buffer; or notes that it has it now, by another way.
+  [[nodiscard]] bool keeps(std::uint64_t number) const { return kept_.contains(number); }
+  void send_keep(const LargeBuffer& large, std::uint64_t supplied_as);
   /// Takes the task back out; nothing if it has none such.
   [[nodiscard]] std::optional<Task> take(std::int64_t number);
   /// All but the one that runs, if their leases are over: they have not begun, and will not; on another machine, they
@@ -59,6 +62,7 @@ class Member {
  private:
   static constexpr std::size_t functions_known_max = 256;
   void introduce(const TaskFunction& function);
+  void make_room(std::uint64_t bytes);
 
   std::size_t node_;
   bool shares_clock_;
@@ -69,6 +73,9 @@ class Member {
   std::multiset<std::int64_t> taken_back_;
   std::map<std::int64_t, std::int64_t> known_;  // functions and their revisions
   std::deque<std::int64_t> known_order_;
+  std::map<std::uint64_t, std::uint64_t> kept_;  // large buffers, and their sizes
+  std::deque<std::uint64_t> kept_order_;
+  std::uint64_t kept_bytes_ = 0;
 };
 
 }  // namespace miniray

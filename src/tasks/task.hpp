@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "miniray/error.hpp"
 #include "miniray/message.hpp"
+#include "tasks/large_buffers.hpp"
 #include "tasks/resources.hpp"
 
 namespace miniray {
@@ -34,6 +36,7 @@ struct Task {
   std::int64_t number = 0;  ///< also that of its call; never 0
   Message call;             ///< its last 9 bytes are its lease, a MessagePack uint 64
   std::shared_ptr<TaskFunction> function;
+  std::vector<std::shared_ptr<const LargeBuffer>> large = {};  ///< those of its buffers that have a place, in order
   std::shared_ptr<const TaskTerms> terms;
   void* owner = nullptr;  ///< comes back with the outcome
   int tries = 0;          ///< that have begun, as far as is known

@@ -26,9 +26,11 @@ enum class FrameKind : std::uint8_t {
   unshare = 4,
   call = 5,
   reply = 6,
-  drop = 7
+  drop = 7,
+  keep = 8,
+  forget = 9
 };
-inline constexpr std::uint8_t frame_kind_count = 8;
+inline constexpr std::uint8_t frame_kind_count = 10;
 inline constexpr std::array<char, 2> frame_magic{'M', 'R'};
 
 struct FrameHead {

@@ -36,7 +36,7 @@ Pair begin(const RemoteAddress& address, const std::vector<network::Address>& re
   request.label = options.label;
   request.codec = options.worker.codec;
   // Descriptors do not pass through whatever carries a Unix-domain socket to another machine.
-  request.shared_memory = false;
+  request.shared_memory = options.same_machine;
   request.spin_us = options.worker.spin_us;
   request.inbox_bytes_max = options.worker.inbox_bytes_max;
   request.unreachable_ms = static_cast<int>(options.unreachable_s * 1000);
@@ -59,7 +59,7 @@ std::unique_ptr<Worker::State> finish(Pair& pair) {
   Fd socket = pair.data->take_socket();
   network::notice_dead_peer(socket.get(), pair.unreachable_ms);
   WorkerOptions options = address.options.worker;
-  options.shared_memory = false;
+  options.shared_memory = address.options.same_machine;
   const std::string& told = options.name.empty() ? address.options.work_fn : options.name;
   const std::string name = "worker " + std::to_string(pid) + " at " + where + (told.empty() ? "" : " (" + told + ")");
   return std::make_unique<Worker::State>(name, options, std::move(socket), std::move(process));

@@ -1,0 +1,55 @@
+// Buffers that the peer sent once, to name them in later messages. Whoever names one gets a view of its own: what is
+// written to it, nobody else sees.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/fd.hpp"
+#include "base/system.hpp"
+#include "miniray/array.hpp"
+#include "miniray/error.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray {
+
+class KeptBuffers {
+ public:
+  void keep(std::uint64_t number, std::span<const std::byte> bytes) {
+    forget(number);
+    if (bytes.empty() || bytes_ + bytes.size() > limits::kept_bytes_max)
+      throw ProtocolError("the peer wants more buffers kept than there may be");
+    Fd memory = system::sealed_memory("miniray-kept", bytes.size());
+    if (!memory.valid()) throw ProtocolError("there is no memory for a buffer that the peer wants kept");
+    system::write_memory(memory.get(), bytes);
+    bytes_ += bytes.size();
+    kept_[number] = {std::move(memory), bytes.size()};
+  }
+  void forget(std::uint64_t number) {
+    const auto found = kept_.find(number);
+    if (found == kept_.end()) return;
+    bytes_ -= found->second.bytes;
+    kept_.erase(found);
+  }
+  [[nodiscard]] Buffer take(std::uint64_t number, std::uint64_t bytes) const {
+    const auto found = kept_.find(number);
+    if (found == kept_.end() || found->second.bytes != bytes)
+      throw ProtocolError("the peer named a buffer that it had not sent");
+    auto mapping =
+        std::make_shared<system::Mapping>(found->second.memory.get(), bytes, system::Mapping::Kind::private_copy);
+    std::byte* const data = mapping->bytes().data();
+    return {std::move(mapping), data, static_cast<std::size_t>(bytes)};
+  }
+
+ private:
+  struct Kept {
+    Fd memory;
+    std::uint64_t bytes;
+  };
+  std::map<std::uint64_t, Kept> kept_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace miniray
