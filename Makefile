@@ -93,6 +93,7 @@ bench: library package
 	@$(BIN)/python bench/run.py
 	@$(BIN)/python bench/cluster_bench.py
 	@$(BIN)/python bench/training_bench.py
+	@$(BIN)/python bench/pool_bench.py
 
 wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py

@@ -113,6 +113,11 @@ def test_the_benchmarks_on_ssh_hosts_run(root: Path, name: str) -> None:
     assert printed.count("| yes |") + printed.count("| **no** |") >= 3
 
 
+def test_the_benchmark_of_pools_runs(root: Path) -> None:
+    printed = run(sys.executable, root / "bench/pool_bench.py", "--quick")
+    assert printed.count("| yes |") + printed.count("| **no** |") == 29
+
+
 def test_the_benchmark_runs(root: Path) -> None:
     printed = run(sys.executable, root / "bench/run.py", "--quick")
     assert textwrap.dedent(printed).count("| raw ") >= 8
