@@ -19,18 +19,17 @@ import random
 import resource
 import time
 
-from miniray import Cluster, EndOfStream, MiniRayError, NodeConfig, Worker, WorkerDied, WorkerError, wait_any
+from miniray import Cluster, EndOfStream, MiniRayError, NodeConfig, Pool, Worker, WorkerDied, WorkerError
 
 ANSWER_BYTES_MAX = 1 << 20
 RESERVE_BYTES = 8 << 20  # given back when a candidate ends: to tell that it ran out of memory takes some
-IN_FLIGHT = 2  # for each verifier: one that it runs, one that it need not wait for
 
 # What stands in for the rollouts of a model that was asked for the number of primes below n: how many in a thousand,
 # what they do, and their text.
 QUESTIONS = [2, 3, 30, 500]
 RIGHT = "def solve(n): return sum(all(i % d for d in range(2, int(i**0.5) + 1)) for i in range(2, n))"
 ROLLOUTS = [
-    (640, "answers right", RIGHT),
+    (635, "answers right", RIGHT),
     (200, "answers wrong", "def solve(n): return n // 3"),
     (50, "has a syntax error", "def solve(n) return 1"),
     (10, "has another name", "def resolve(n): return 1"),
@@ -41,6 +40,7 @@ ROLLOUTS = [
     (10, "answers a lot", "def solve(n): return 'x' * 2_000_000"),
     (10, "says that it passed", "import sys; sys._getframe(1).f_locals['handle'].send({'verdict': 'passed'})"),
     (10, "eats memory", "hog = []\nwhile True: hog.append(bytearray(1000))"),
+    (5, "kills its verifier", "import os; os.kill(os.getppid(), 9)"),
     (5, "leaves a process behind", "import os\nif os.fork() == 0:\n    while True: pass\n" + RIGHT),
     (5, "waits for processes", "import os; os.system('sleep 1000 | sleep 1000')"),
     (5, "waits for ever", "import time; time.sleep(1000)"),
@@ -64,14 +64,7 @@ def run_candidate(handle, task):
         handle.send([program["solve"](question) for question in task["questions"]])
 
 
-# 2. Define work function
-def verifier(handle):
-    """Worker that runs one candidate after the other, and tells what each answered, or how it ended instead."""
-    while True:
-        task = handle.recv()
-        handle.send({"number": task["number"], **outcome(task)})
-
-
+# 2. Define the task: run one candidate, and tell what it answered, or how it ended instead
 def outcome(task):
     # A fork takes a millisecond. Whatever happens next, it ends with SIGKILL for all that the candidate started.
     candidate = Worker(lambda handle: run_candidate(handle, task), shared_memory=False)
@@ -93,29 +86,21 @@ def outcome(task):
         candidate.close()
 
 
-# 3. Keep every worker busy
-def verify(workers, sources, limits, expected):
+# 3. Keep every worker busy. One that dies of what a candidate did to it is replaced, and no other notices
+def verify(pool, sources, limits, expected):
     """The verdicts, in the order of the sources."""
-    verdicts = [""] * len(sources)
-    waiting = collections.deque(enumerate(sources))
+    tasks = [{"source": source, "questions": QUESTIONS, **limits} for source in sources]
+    futures = [pool.submit(outcome, task) for task in tasks]
+    return [verdict(future, expected) for future in futures]
 
-    def send_next(worker):
-        if waiting:
-            number, source = waiting.popleft()
-            worker.send({"number": number, "source": source, "questions": QUESTIONS, **limits})
 
-    for worker in workers * IN_FLIGHT:
-        send_next(worker)
-    missing = len(sources)
-    while missing > 0:
-        for worker in wait_any(workers):
-            told = worker.recv()
-            send_next(worker)
-            missing -= 1
-            # As text: nothing of the candidate's making is asked whether it is equal.
-            right = told.get("answers") == repr(expected)
-            verdicts[told["number"]] = told.get("verdict") or ("passed" if right else "wrong answer")
-    return verdicts
+def verdict(future, expected):
+    try:
+        told = future.result()
+    except WorkerDied:
+        return "ended its verifier"
+    # As text: nothing of the candidate's making is asked whether it is equal.
+    return told.get("verdict") or ("passed" if told["answers"] == repr(expected) else "wrong answer")
 
 
 def main():
@@ -139,14 +124,14 @@ def main():
     for count in options.workers:
         # 5. Launch the verifiers (ssh, then TCP). Port 0: any that is free.
         nodes = [NodeConfig(host, num_workers=count, base_port=0) for host in options.nodes]
-        with Cluster(nodes) as cluster:
-            workers = cluster.start(verifier)
+        with Cluster(nodes) as cluster, Pool(cluster) as pool:
+            workers = len(pool.workers)
             start = time.perf_counter()
-            verdicts = verify(workers, [source for _, _, source in rollouts], limits, expected)
+            verdicts = verify(pool, [source for _, _, source in rollouts], limits, expected)
             took_s = time.perf_counter() - start
 
         rate = 60 * len(verdicts) / took_s
-        print(f"{len(workers)} workers on {len(nodes)} nodes: {rate:,.0f} verifications/minute", flush=True)
+        print(f"{workers} workers on {len(nodes)} nodes: {rate:,.0f} verifications/minute", flush=True)
 
     # 6. What was the last verdict on each kind
     kinds = [kind for _, kind, _ in rollouts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,25 @@ def test_matmul(root: Path) -> None:
     assert "one process" in printed
 
 
+def test_calls(root: Path) -> None:
+    printed = run(sys.executable, root / "examples/calls.py", "--numbers", "50", "--workers", "2")
+    assert "can't multiply sequence by non-int of type 'str'" in printed
+    assert ", in square\n" in printed
+    assert printed.endswith("The sum of 50 squares is 40425, and 40425 one after the other.\n")
+
+
+@pytest.mark.parametrize("nodes", [[], ["localhost"]])
+def test_pool(root: Path, nodes: list[str]) -> None:
+    printed = run(sys.executable, root / "examples/pool.py", *nodes, "--tasks", "20", "--samples", "1000")
+    assert re.match(r"pi is about 3\.\d+: 20 tasks on 2 workers, ", printed)
+    assert re.findall(r"^(\w+): (\w+): ", printed, re.MULTILINE) == [
+        ("raise", "ValueError"),
+        ("crash", "WorkerDied"),
+        ("hang", "TaskTimeout"),
+    ]
+    assert re.findall(r"^(task_\w+): ", printed, re.MULTILINE) == ["task_retried", "task_timeout"]
+
+
 def test_the_readme_runs_as_written(root: Path, tmp_path: Path) -> None:
     """The Python blocks, one after the other, in one script; and that on training, which has its own imports."""
     text = (root / "README.md").read_text()
@@ -31,7 +51,8 @@ def test_the_readme_runs_as_written(root: Path, tmp_path: Path) -> None:
     assert len(training) == 1
     script = tmp_path / "readme.py"
     script.write_text("\n".join(block for block in blocks if block not in training))
-    assert "{'square': 49}" in run(sys.executable, script)
+    printed = run(sys.executable, script)
+    assert all(text in printed for text in ("{'square': 49}", "328350", "332833500"))
     script.write_text(training[0])
     assert "tensor([2., 2., 2.])" in run(sys.executable, script)
 

@@ -26,6 +26,7 @@ VERDICTS = {
     "exits": "no answer",
     "has a syntax error": "raised SyntaxError",
     "has another name": "raised KeyError",
+    "kills its verifier": "ended its verifier",
     "leaves a process behind": "passed",
     "never ends": "time limit",
     "prints a lot": "passed",
@@ -180,16 +181,16 @@ def test_a_runaway_candidate_leaves_no_process_behind(
 COORDINATOR = """
     import sys
     import verify_rollouts
-    from miniray import Cluster, NodeConfig
+    from miniray import Cluster, NodeConfig, Pool
 
-    with Cluster([NodeConfig("mr-a", 1, base_port=0), NodeConfig("mr-b", 1, base_port=0)]) as cluster:
-        workers = cluster.start("verify_rollouts.verifier")
+    nodes = [NodeConfig("mr-a", 1, base_port=0), NodeConfig("mr-b", 1, base_port=0)]
+    with Cluster(nodes) as cluster, Pool(cluster) as pool:
         print("up")
         sys.stdin.readline()
         wanted = ("leaves a process behind", "waits for processes", "never ends", "answers right")
         sources = [source for _, kind, source in verify_rollouts.ROLLOUTS if kind in wanted]
         limits = {"time_limit_s": 5, "memory_limit_bytes": 64 << 20}
-        print(sorted(verify_rollouts.verify(workers, 2 * sources, limits, [0, 1, 10, 95])))
+        print(sorted(verify_rollouts.verify(pool, 2 * sources, limits, [0, 1, 10, 95])))
         sys.stdin.readline()
 """
 

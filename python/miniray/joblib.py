@@ -29,9 +29,9 @@ from miniray._calls import _as_array
 from miniray.pool import Pool
 
 try:
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 except ImportError:  # joblib has one of its own, before 1.6
-    from joblib.externals import cloudpickle  # type: ignore[import-untyped,no-redef]
+    from joblib.externals import cloudpickle  # type: ignore[import-untyped]
 
 __all__ = ["MiniRayBackend", "register"]
 
