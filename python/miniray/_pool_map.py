@@ -3,6 +3,7 @@ as they come."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -108,15 +109,11 @@ class Mapping:
             self._condition.notify_all()
 
     def _take_chunk(self) -> list[Any]:
-        chunk: list[Any] = []
         if self._exhausted:
-            return chunk
-        for _ in range(self._chunk_length()):
-            try:
-                chunk.append(next(self._items))
-            except StopIteration:
-                self._exhausted = True
-                break
+            return []
+        length = self._chunk_length()
+        chunk = list(itertools.islice(self._items, length))
+        self._exhausted = len(chunk) < length
         return chunk
 
     def _chunk_length(self) -> int:
@@ -228,10 +225,10 @@ class Mapping:
         try:
             while (taken := self._take(deadline, timeout)) is not None:
                 chunk, values, errors = taken
-                for index, value in enumerate(values):
-                    if index in errors:
-                        raise errors[index]
-                    yield value
+                failed = min(errors, default=len(values))
+                yield from values[:failed] if errors else values
+                if errors:
+                    raise errors[failed]
                 self._took(chunk)
         finally:
             self._abandon()
