@@ -39,6 +39,7 @@ class Inside:
         self.core = _core._Pool()
         self.functions: dict[Any, Any] = {}
         self._by_number: dict[int, Any] = {}
+        self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
         self._outstanding = 0
         self._done = 0
@@ -48,13 +49,14 @@ class Inside:
         self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._budget = restart._budget() if restart is not None else None
         self._stillborn = 0
-        self._joined: dict[int, int] = {}
+        self.workers = 0  # that it began with, and means to have
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
         self.core.start(first, initargs)
         for node_number, worker in source.first():
             self._join(node_number, worker)
+            self.workers += 1
         for number in range(len(source.nodes)):
             self._link(number, first=True)
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
@@ -62,7 +64,6 @@ class Inside:
         self._replacer: threading.Thread | None = None
 
     def _join(self, node: int, worker: Any) -> None:
-        self._joined[node] = self._joined.get(node, 0) + 1
         self.core.add_worker(node, worker, self.source.shares_clock(worker))
 
     def _link(self, node: int, first: bool) -> None:
@@ -104,6 +105,7 @@ class Inside:
             if len(self.functions) >= 1024:  # of lambdas there is no end
                 self.functions.clear()
                 self._by_number.clear()
+                self.means_ns.clear()
             self.functions[key] = made
         self._by_number[made.number] = (made, fn)
         return made
@@ -181,6 +183,9 @@ class Inside:
             gone.close()
         if self._replacer is not None:
             self._replacer.join()
+        while (news := self.core.wait_news()) is not None:
+            for vacancy in news[2]:
+                vacancy[1].close()
         while not self._vacancies.empty():
             if (vacancy := self._vacancies.get()) is not None:
                 vacancy[1].close()
@@ -235,16 +240,19 @@ class Inside:
 
     @staticmethod
     def error_of(options: Any, kind: str, what: Any, worker: str) -> BaseException:
+        task = "the task" if options.name is None else f'the task "{options.name}"'
         if kind == "error":
             return _calls.error_in(worker, what)
         if kind == "died":
             error: BaseException = what
+            if options.name is not None:
+                error.args = (f"{error}\nIt had {task}.",)
             if options.memory_bytes is not None:
                 error.args = (f"{error}\nIt had a task that could take {options.memory_bytes} bytes of memory.",)
             return error
         if kind == "timeout":
             doing = f". It was doing this:\n{what}" if what else ""
-            return TaskTimeout(f"the task ran for more than {options.timeout} s in {worker}, which was ended{doing}")
+            return TaskTimeout(f"{task} ran for more than {options.timeout} s in {worker}, which was ended{doing}")
         if kind == "broken":
             return PoolBroken(what)
         return CancelledError("the task was cancelled")

@@ -15,6 +15,7 @@ from miniray.errors import WorkerDied
 
 _CHUNK_NS = _core.limits.chunk_ms * 1_000_000
 _ITEMS_MAX = _core.limits.chunk_items_max
+_FIRST_ITEMS_MAX = 64
 
 
 class Mapping:
@@ -44,7 +45,7 @@ class Mapping:
         self._exhausted = False
         alone = self._options.timeout is not None or self._options.memory_bytes is not None
         self._chunksize = 1 if alone else chunksize  # its terms are those of one call
-        self._mean_ns = 0.0
+        self._mean_ns = self._inside.means_ns.get(self._function.number, 0.0)
         self._condition = self._inside.condition
         self._sent = 0
         self._under_way: dict[int, _Chunk] = {}
@@ -53,7 +54,7 @@ class Mapping:
         self._next = 0
         self._bytes = 0
         self._abandoned = False
-        self._workers = max(1, sum(self._inside._joined.values()))
+        self._workers = max(1, self._inside.workers)
         self._lock = threading.RLock()  # of sending and settling
         self._failure: BaseException | None = None
         self._bar: Any = None
@@ -119,8 +120,8 @@ class Mapping:
     def _chunk_length(self) -> int:
         if self._chunksize is not None:
             return self._chunksize
-        if self._mean_ns == 0:
-            return 1
+        if self._mean_ns == 0:  # a small part of each worker's share: not much is lost if that is long
+            return 1 if self._total is None else min(_FIRST_ITEMS_MAX, max(1, self._total // (32 * self._workers)))
         length = int(min(_ITEMS_MAX, max(1.0, _CHUNK_NS / self._mean_ns)))
         if self._total is not None:  # the last ones are short, so that no worker is left with much to do
             length = min(length, max(1, (self._total - self._sent) // (2 * self._workers)))
@@ -130,7 +131,7 @@ class Mapping:
         chunk = _Chunk(self, items, first)
         self._inside.begin()
         try:
-            chunk.number = self._inside.core.submit_map(self._function, items, self._star, self._terms, chunk)
+            chunk.number = self._submit(items, chunk)
         except BaseException as error:
             self._inside.ended(1)
             if not isinstance(error, Exception):
@@ -138,6 +139,13 @@ class Mapping:
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
             return
         self._under_way[chunk.number] = chunk
+
+    def _submit(self, items: list[Any], chunk: _Chunk) -> int:
+        core, memory_bytes = self._inside.core, self._options.memory_bytes
+        if memory_bytes is None:
+            return core.submit_map(self._function, items, self._star, self._terms, chunk)
+        [item] = items
+        return core.submit(self._function, item if self._star else [item], {}, self._terms, memory_bytes, chunk)
 
     # The delivering thread.
 
@@ -157,12 +165,16 @@ class Mapping:
                 self._measure(extra / count)
                 if errors and self._retry(chunk, values, errors):
                     return
+            elif kind == "value":
+                values = [what]
+            elif kind == "pickle":
+                values = [_calls.unpickled(what[3])]
             else:
                 error = self._inside.error_of(self._options, kind, what, worker or "")
                 if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:
                     return self._split(chunk)
                 errors = dict.fromkeys(range(count), error)
-                if kind == "timeout" and self._retry(chunk, values, errors):
+                if kind in ("timeout", "error") and self._retry(chunk, values, errors):
                     return
         except Exception as unreadable:
             errors = dict.fromkeys(range(count), unreadable)
@@ -179,6 +191,7 @@ class Mapping:
 
     def _measure(self, ns: float) -> None:
         self._mean_ns = max(1.0, ns if self._mean_ns == 0 else 0.7 * self._mean_ns + 0.3 * ns)
+        self._inside.means_ns[self._function.number] = self._mean_ns
 
     def _split(self, chunk: _Chunk) -> None:
         """One of its items may have killed the worker: each is tried by itself, even those that had been done."""

@@ -90,8 +90,9 @@ class LocalWorkers:
         limits = _core.limits
         spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
         options = (limits.connect_timeout_ms / 1000, limits.unreachable_ms / 1000, {}, "msgpack")
+        spin_us = None if spare else 0
         return _core._connect(
-            [(path, 0)] * count, "", self._key, *options, None if spare else 0, limits.inbox_bytes_max
+            [(path, 0)] * count, "", self._key, *options, spin_us, limits.inbox_bytes_max, True, "localhost"
         )
 
     def shares_clock(self, worker: Any) -> bool:
