@@ -32,7 +32,10 @@ TaskLine& TaskQueue::line_of(const Demand& demand) {
 }
 
 void TaskQueue::add(Task task) {
-  line_of(task.terms->demand).tasks_.push_back(std::move(task));
+  std::deque<Task>& tasks = line_of(task.terms->demand).tasks_;
+  auto place = tasks.end();
+  while (place != tasks.begin() && std::prev(place)->number > task.number) --place;
+  tasks.insert(place, std::move(task));
   ++size_;
 }
 

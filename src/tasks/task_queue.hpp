@@ -36,6 +36,7 @@ class TaskLine {
 
 class TaskQueue {
  public:
+  /// They come in the order of their numbers, or nearly: two threads may have made theirs at the same time.
   void add(Task task);
   /// It was taken, and did not begin: it is the first again.
   void put_back(Task task);
