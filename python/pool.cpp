@@ -386,7 +386,7 @@ class PoolCore {
       for (const Command& command : commands) command(*engine_);
       if (stopping) break;
       publish();  // what the commands had to tell must not wait for a turn
-      engine_->turn(-1, *waker_);
+      engine_->turn(-1, waker_.get());
       publish();
     }
     dismissed_ = engine_->dismiss();

@@ -12,18 +12,12 @@
 namespace miniray {
 namespace {
 
-// What is known of an end that is no death: the work function of a worker that a pool was given has returned or raised.
-DeathCertificate certificate_of(const std::string& worker, const std::exception_ptr& why) {
-  try {
-    std::rethrow_exception(why);
-  } catch (const WorkerDied& died) {
-    return died.certificate();
-  } catch (const std::exception& error) {
-    DeathCertificate certificate;
-    certificate.worker = worker;
-    certificate.lost = error.what();
-    return certificate;
-  }
+// What is known of an end that is no death.
+DeathCertificate certificate_saying(const Worker& worker, std::string why) {
+  DeathCertificate certificate;
+  certificate.worker = worker.name();
+  certificate.lost = std::move(why);
+  return certificate;
 }
 
 }  // namespace
@@ -41,13 +35,14 @@ void TaskEngine::event(std::string kind, const Member* member, std::string text,
 }
 
 std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names) {
-  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names), 0, {}});
+  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names), 0, {}, false});
   return nodes_.size() - 1;
 }
 
 void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
   ++nodes_[node].members;
+  nodes_[node].expects_fresh_worker = false;
   members_changed_ = true;
   event("worker_started", &member, "");
   prepare(member);
@@ -109,7 +104,10 @@ void TaskEngine::submit(Task task) {
   queue_.add(std::move(task));
 }
 
-void TaskEngine::submit_again(Task task) {
+void TaskEngine::submit_again(Task task) { put_back(std::move(task)); }
+
+// Nobody may be left who would take it.
+void TaskEngine::put_back(Task task) {
   if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
   queue_.put_back(std::move(task));
 }
@@ -142,13 +140,16 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
 }
 
 void TaskEngine::cancel_waiting() {
-  for (Task& task : queue_.take_all()) finish({TaskOutcome::Kind::cancelled, std::move(task), {}, {}, {}, {}});
+  std::vector<Task> waiting = queue_.take_all();
+  for (auto& [function, tasks] : parked_) std::ranges::move(tasks, std::back_inserter(waiting));
+  parked_.clear();
+  for (Task& task : waiting) finish({TaskOutcome::Kind::cancelled, std::move(task), {}, {}, {}, {}});
 }
 
 void TaskEngine::defined(const TaskFunction& function) {
   const auto parked = parked_.find(function.number);
   if (parked == parked_.end()) return;
-  for (Task& task : parked->second) queue_.put_back(std::move(task));
+  for (Task& task : std::exchange(parked->second, {})) put_back(std::move(task));
   parked_.erase(parked);
 }
 
@@ -169,23 +170,36 @@ void TaskEngine::release(Member& member) {
   member.held_gpus.clear();
 }
 
-void TaskEngine::hear(Members::iterator member) {
+bool TaskEngine::hear(Members::iterator member) {
+  std::optional<DeathCertificate> certificate;
+  bool replies_may_be_lost = false;
   try {
     while (std::optional<Message> message = member->worker().try_receive({}, Lane::any))
       if (message->kind == Message::Kind::reply) heard(*member, std::move(*message));
-  } catch (const Error&) {
-    lose(member, std::current_exception());
+    return true;
+  } catch (const WorkerDied& died) {
+    certificate = died.certificate();
+    replies_may_be_lost = !certificate->lost.empty();  // its host is gone, or its server
+  } catch (const WorkerError& error) {                 // of a work function that does more than answer calls
+    certificate = certificate_saying(member->worker(), error.what());
+  } catch (const EndOfStream& end) {  // it returned
+    certificate = certificate_saying(member->worker(), end.what());
+  } catch (const Error& error) {
+    certificate = certificate_saying(member->worker(), error.what());
+    replies_may_be_lost = true;
   }
+  lose(member, *certificate, replies_may_be_lost);
+  return false;
 }
 
 void TaskEngine::heard(Member& member, Message reply) {
   const ReplyHead head = parse_reply_head(reply);
-  if (head.number == member.preparing_call) return prepared(member, reply);
+  if (member.preparing_call != 0 && head.number == member.preparing_call) return prepared(member, reply);
   if (head.kind == ReplyKind::dropped && member.was_taken_back(head.number)) return;
   std::optional<Task> task = member.take(head.number);
   if (member.task_count() == 0) release(member);
   if (!task || head.number == member.condemned) return;  // its outcome is known already
-  if (head.kind == ReplyKind::dropped) return queue_.put_back(std::move(*task));
+  if (head.kind == ReplyKind::dropped) return put_back(std::move(*task));
   if (head.kind == ReplyKind::unknown && task->function && !task->function->by_value) {
     TaskFunction& function = *task->function;
     parked_[function.number].push_back(std::move(*task));
@@ -196,17 +210,15 @@ void TaskEngine::heard(Member& member, Message reply) {
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
 }
 
-void TaskEngine::lose(Members::iterator member, const std::exception_ptr& why) {
+// All replies that it sent have been heard, so that only the first of its tasks may have begun; unless some were lost.
+void TaskEngine::lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost) {
   const std::string name = member->worker().name();
-  DeathCertificate certificate = certificate_of(name, why);
-  // Where the host is gone, replies may have been lost, and any of its tasks may have begun.
-  const bool all_may_have_begun = !certificate.lost.empty();
   const bool stillborn = member->state == Member::State::preparing;
   event(stillborn ? "worker_stillborn" : "worker_died", &*member, certificate.cause());
   release(*member);
   bool first = true;
   for (Task& task : member->take_all()) {
-    const bool may_have_begun = std::exchange(first, false) || all_may_have_begun;
+    const bool may_have_begun = std::exchange(first, false) || replies_may_be_lost;
     if (task.number != member->condemned) after_death(std::move(task), may_have_begun, name, certificate);
   }
   std::shared_ptr<Worker> gone = member->let_go();
@@ -223,8 +235,7 @@ void TaskEngine::after_death(Task task, bool may_have_begun, const std::string& 
     return finish({TaskOutcome::Kind::died, std::move(task), {}, worker, {}, certificate});
   if (may_have_begun && options_.on_event)
     options_.on_event({"task_retried", {}, worker, certificate.cause(), task.number});
-  if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, worker, *broken_, {}});
-  queue_.put_back(std::move(task));
+  put_back(std::move(task));
 }
 
 // Placing.
@@ -248,18 +259,25 @@ void TaskEngine::dispatch() {
 
 Member* TaskEngine::idle_member(const TaskLine& line) {
   Member* best = nullptr;
+  // A process sees for good the GPUs that it saw first. Who has seen none can still be shown any, and is kept for those
+  // who ask; who has seen others than these has to be replaced.
+  const auto aptness = [&](const Member& member) {
+    if (member.visible_gpus.empty()) return 1;
+    const Node& node = nodes_[member.node()];
+    if (line.demand.gpus == 0) return 2;
+    return visible_names(node, node.resources.gpus_for(line.demand)) == member.visible_gpus ? 2 : 0;
+  };
   const auto score = [&](const Member& member) {
     const double free = nodes_[member.node()].resources.free_share();
     const double wish = line.demand.strategy == Strategy::spread ? free : -free;
-    // Whoever has seen no GPUs is of more use where GPUs are wanted, and of less where they are not.
-    const bool seen = !member.visible_gpus.empty();
-    return std::pair(wish, seen != (line.demand.gpus > 0));
+    return std::pair(wish, aptness(member));
   };
   for (Member& member : members_) {
     if (!member.idle()) continue;
     const Node& node = nodes_[member.node()];
     if (!line.demand.node.empty() && node.name != line.demand.node) continue;
     if (!node.resources.fits(line.demand)) continue;
+    if (node.expects_fresh_worker && aptness(member) == 0) continue;  // one goes at a time
     if (best == nullptr || score(member) > score(*best)) best = &member;
   }
   return best;
@@ -341,23 +359,35 @@ bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
     }
     member.give(task, lease_ns);
     return true;
+  } catch (const MessageTooLarge& error) {  // no worker could be sent it
+    const Value reply = error_body(task.number, {"miniray::MessageTooLarge", error.what(), ""}, 0);
+    finish({TaskOutcome::Kind::reply,
+            std::move(task),
+            reply_message(reply, Codec::msgpack),
+            member.worker().name(),
+            {},
+            {}});
   } catch (const Error&) {  // its end will be heard of; the task has not gone out
     member.state = Member::State::ending;
     member.ending_since_ns = now_ns();
-    queue_.put_back(std::move(task));
-    return false;
+    put_back(std::move(task));
   }
+  return false;
 }
 
-// A process sees for good the GPUs that it saw first.
+std::string TaskEngine::visible_names(const Node& node, const std::vector<std::size_t>& gpus) {
+  std::string names;
+  for (const std::size_t gpu : gpus)
+    names += (names.empty() ? "" : ",") + (gpu < node.gpu_names.size() ? node.gpu_names[gpu] : std::to_string(gpu));
+  return names;
+}
+
 bool TaskEngine::show_gpus(Member& member) {
   if (member.held_gpus.empty()) return true;
-  const Node& node = nodes_[member.node()];
-  std::string visible;
-  for (const std::size_t gpu : member.held_gpus)
-    visible += (visible.empty() ? "" : ",") + (gpu < node.gpu_names.size() ? node.gpu_names[gpu] : std::to_string(gpu));
+  const std::string visible = visible_names(nodes_[member.node()], member.held_gpus);
   if (member.visible_gpus == visible) return true;
   if (!member.visible_gpus.empty()) {
+    nodes_[member.node()].expects_fresh_worker = true;
     end_member(member, "it has had other GPUs than the next task shall have");
     return false;
   }
@@ -374,30 +404,38 @@ bool TaskEngine::show_gpus(Member& member) {
 
 // Time.
 
+// Nothing is done about a member before it was heard: whoever uses the engine may have been busy elsewhere for long,
+// and what it says may be there already.
 void TaskEngine::check_times() {
-  const std::int64_t now = now_ns();
   for (auto next = members_.begin(); next != members_.end();) {
     const auto member = next++;
-    for (Task& task : member->take_overdue(now)) queue_.put_back(std::move(task));
+    const std::int64_t now = now_ns();
     if (member->state == Member::State::ending) {
-      if (member->ending_since_ns != 0 && now - member->ending_since_ns > limits::close_grace_ms * 1'000'000LL)
-        lose(member, std::make_exception_ptr(EndOfStream("it was told to end, and nothing was heard of it since")));
+      if (member->ending_since_ns != 0 && now - member->ending_since_ns > limits::close_grace_ms * 1'000'000LL &&
+          hear(member))
+        lose(member, certificate_saying(member->worker(), "it was told to end, and nothing was heard of it since"),
+             true);
       continue;
     }
-    if (member->task_count() == 0 || !member->running().terms->timeout_s) continue;
-    const Task& task = member->running();
-    const double ran_s = static_cast<double>(now - member->running_since_ns()) / 1e9;
-    if (ran_s < *task.terms->timeout_s || task.number == member->condemned) continue;
-    std::string stack;
-    try {
-      stack = member->worker().stack();
-    } catch (const Error&) {  // it is gone, or does not say
-    }
-    member->condemned = task.number;
-    event("task_timeout", &*member, "it ran for " + std::to_string(ran_s) + " s", task.number);
-    finish({TaskOutcome::Kind::timed_out, task, {}, member->worker().name(), std::move(stack), {}});
-    end_member(*member, "a task ran there for longer than its time-out");
+    if (!member->is_late(now) || !hear(member)) continue;
+    for (Task& task : member->take_overdue(now)) put_back(std::move(task));
+    check_running(*member, now);
   }
+}
+
+void TaskEngine::check_running(Member& member, std::int64_t now) {
+  if (!member.has_run_out(now) || member.running().number == member.condemned) return;
+  const Task& task = member.running();
+  std::string stack;
+  try {
+    stack = member.worker().stack();
+  } catch (const Error&) {  // it is gone, or does not say
+  }
+  member.condemned = task.number;
+  event("task_timeout", &member,
+        "it ran for " + std::to_string(static_cast<double>(now - member.running_since_ns()) / 1e9) + " s", task.number);
+  finish({TaskOutcome::Kind::timed_out, task, {}, member.worker().name(), std::move(stack), {}});
+  end_member(member, "a task ran there for longer than its time-out");
 }
 
 double TaskEngine::seconds_to_next_check(double at_most) const {
@@ -414,9 +452,9 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
   return wait_s;
 }
 
-void TaskEngine::watch(Channel& waker) {
+void TaskEngine::watch(Channel* waker) {
   if (std::exchange(members_changed_, false)) {
-    channels_.assign(1, &waker);
+    channels_.clear();
     by_channel_.clear();
     linked_nodes_.clear();
     for (auto member = members_.begin(); member != members_.end(); ++member) {
@@ -428,24 +466,26 @@ void TaskEngine::watch(Channel& waker) {
       channels_.push_back(nodes_[node].link.get());
       linked_nodes_.push_back(node);
     }
+    if (waker != nullptr) channels_.push_back(waker);
   }
   wait_set_.watch(channels_);
 }
 
-void TaskEngine::turn(double timeout_s, Channel& waker) {
+void TaskEngine::turn(double timeout_s, Channel* waker) {
   dispatch();
   if (!outcomes_.empty()) timeout_s = 0;
   watch(waker);
   const std::vector<std::size_t> ready = wait_set_.wait(Deadline::in_seconds(seconds_to_next_check(timeout_s)));
   for (const std::size_t position : ready) {
-    if (position == 0) {
-      while (waker.try_receive()) {
-      }
-    } else if (position <= by_channel_.size()) {
-      hear(by_channel_[position - 1]);
-    } else {  // a server says nothing over a link but that it is gone
-      nodes_[linked_nodes_[position - 1 - by_channel_.size()]].link.reset();
+    if (position < by_channel_.size()) {
+      hear(by_channel_[position]);
+    } else if (position - by_channel_.size() < linked_nodes_.size()) {
+      // A server says nothing over a link but that it is gone.
+      nodes_[linked_nodes_[position - by_channel_.size()]].link.reset();
       members_changed_ = true;
+    } else {
+      while (waker->try_receive()) {
+      }
     }
   }
   check_times();

@@ -59,8 +59,8 @@ class TaskEngine {
   [[nodiscard]] std::vector<TaskOutcome> take_outcomes() { return std::exchange(outcomes_, {}); }
 
   /// Waits until something happens, at most so long (less than 0: for ever), and does all that can be done at once.
-  /// What comes from `waker` ends the wait.
-  void turn(double timeout_s, Channel& waker);
+  /// What comes from `waker`, if there is one, ends the wait.
+  void turn(double timeout_s, Channel* waker = nullptr);
   /// Tells all workers to end; for who then lets go of them.
   [[nodiscard]] std::vector<std::shared_ptr<Worker>> dismiss();
 
@@ -83,16 +83,19 @@ class TaskEngine {
     std::vector<std::string> gpu_names;
     std::size_t members = 0;
     std::unique_ptr<Channel> link = {};
+    bool expects_fresh_worker = false;  ///< one was ended so that another can see other GPUs
   };
   using Members = std::list<Member>;
 
   void prepare(Member& member);
-  void hear(Members::iterator member);
+  /// False if it was lost over that.
+  bool hear(Members::iterator member);
   void heard(Member& member, Message reply);
   void prepared(Member& member, const Message& reply);
   void release(Member& member);
-  void lose(Members::iterator member, const std::exception_ptr& why);
+  void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
+  void put_back(Task task);
   void end_member(Member& member, const std::string& why);
   void finish(TaskOutcome outcome) { outcomes_.push_back(std::move(outcome)); }
   void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);
@@ -103,9 +106,11 @@ class TaskEngine {
   [[nodiscard]] Member* idle_member(const TaskLine& line);
   bool give(Member& member, Task& task, std::int64_t lease_ns);
   void supply(std::size_t node, const LargeBuffer& large);
-  void watch(Channel& waker);
+  void watch(Channel* waker);
+  [[nodiscard]] static std::string visible_names(const Node& node, const std::vector<std::size_t>& gpus);
   bool show_gpus(Member& member);
   void check_times();
+  void check_running(Member& member, std::int64_t now_ns);
   [[nodiscard]] double seconds_to_next_check(double at_most) const;
 
   Options options_;
@@ -117,7 +122,7 @@ class TaskEngine {
   std::optional<std::string> broken_;
   bool watches_times_ = false;  // some task has a time-out
   WaitSet wait_set_;
-  std::vector<Channel*> channels_;
+  std::vector<Channel*> channels_;  // the waker's last, if there is one
   std::vector<Members::iterator> by_channel_;
   std::vector<std::size_t> linked_nodes_;
   bool members_changed_ = true;

@@ -77,11 +77,21 @@ std::optional<Task> Member::take(std::int64_t number) {
   return task;
 }
 
+bool Member::is_overdue(std::int64_t now) const {
+  const std::int64_t on_its_way_ns = shares_clock_ ? 0 : 1'000'000'000;  // a reply, through a network
+  return tasks_.size() > 1 && now > lease_end_ns_ + on_its_way_ns;
+}
+
+bool Member::has_run_out(std::int64_t now) const {
+  if (tasks_.empty() || !running().terms->timeout_s) return false;
+  return static_cast<double>(now - running_since_ns_) / 1e9 >= *running().terms->timeout_s;
+}
+
+// Had one of them begun, it would have been before the lease's end, and after the reply of the one before was sent:
+// that reply would have been heard.
 std::vector<Task> Member::take_overdue(std::int64_t now) {
-  // A reply that says that the next began may still be on its way.
-  const std::int64_t on_its_way_ns = shares_clock_ ? 50'000'000 : 1'000'000'000;
   std::vector<Task> overdue;
-  if (tasks_.size() < 2 || now < lease_end_ns_ + on_its_way_ns) return overdue;
+  if (!is_overdue(now)) return overdue;
   std::move(tasks_.begin() + 1, tasks_.end(), std::back_inserter(overdue));
   tasks_.resize(1);
   for (const Task& task : overdue) {

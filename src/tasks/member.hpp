@@ -38,8 +38,11 @@ class Member {
   void send_keep(const LargeBuffer& large, std::uint64_t supplied_as);
   /// Takes the task back out; nothing if it has none such.
   [[nodiscard]] std::optional<Task> take(std::int64_t number);
-  /// All but the one that runs, if their leases are over: they have not begun, and will not; on another machine, they
-  /// may yet.
+  /// Whether there may be something to do about it: tasks behind that are overdue, or one that ran for too long.
+  [[nodiscard]] bool is_late(std::int64_t now_ns) const { return is_overdue(now_ns) || has_run_out(now_ns); }
+  [[nodiscard]] bool has_run_out(std::int64_t now_ns) const;
+  /// All but the one that runs, if their leases are over: they have not begun, and will not (on another machine, they
+  /// may yet). It was heard after `now_ns`.
   [[nodiscard]] std::vector<Task> take_overdue(std::int64_t now_ns);
   [[nodiscard]] std::deque<Task> take_all();
   /// Whether a reply "dropped" is about a task that was taken back, and may be here again by now.
@@ -61,6 +64,7 @@ class Member {
 
  private:
   static constexpr std::size_t functions_known_max = 256;
+  [[nodiscard]] bool is_overdue(std::int64_t now_ns) const;
   void introduce(const TaskFunction& function);
   void make_room(std::uint64_t bytes);
 

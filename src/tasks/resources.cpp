@@ -87,8 +87,12 @@ bool NodeResources::fits(const Demand& demand) const {
   });
 }
 
+std::vector<std::size_t> NodeResources::gpus_for(const Demand& demand) const {
+  return choose_gpus(demand.gpus).value_or(std::vector<std::size_t>{});
+}
+
 std::vector<std::size_t> NodeResources::take(const Demand& demand) {
-  std::vector<std::size_t> gpus = choose_gpus(demand.gpus).value_or(std::vector<std::size_t>{});
+  std::vector<std::size_t> gpus = gpus_for(demand);
   free_cpus_ -= demand.cpus;
   for (const std::size_t gpu : gpus) free_gpus_[gpu] -= std::min(1.0, demand.gpus);
   for (const auto& [name, amount] : demand.custom) free_custom_[name] -= amount;

@@ -38,6 +38,8 @@ class NodeResources {
   [[nodiscard]] std::string missing(const Demand& demand) const;
   /// Whether it fits now, beside what is spoken for.
   [[nodiscard]] bool fits(const Demand& demand) const;
+  /// The GPUs that it would get now; none if there are not enough.
+  [[nodiscard]] std::vector<std::size_t> gpus_for(const Demand& demand) const;
   /// The GPUs that it got. It must fit.
   [[nodiscard]] std::vector<std::size_t> take(const Demand& demand);
   void give_back(const Demand& demand, const std::vector<std::size_t>& gpus);
