@@ -270,14 +270,22 @@ void settle_what_is_there(Future& future) {
 void bind_future(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<Future>(module, "_CallFuture", nb::is_weak_referenceable())
-      .def_ro("_worker", &Future::worker)
-      .def_ro("_name", &Future::name)
+      .def_prop_ro(
+          "_worker", [](const Future& self) { return self.worker; },
+          nb::for_getter(nb::sig("def _worker(self, /) -> typing.Any")))
+      .def_prop_ro(
+          "_name", [](const Future& self) { return self.name; },
+          nb::for_getter(nb::sig("def _name(self, /) -> typing.Any")))
       .def_ro("_number", &Future::number)
       .def_prop_ro("_waiting", [](const Future& self) { return self.state == Future::State::waiting; })
-      .def_prop_ro("_reply", [](const Future& self) { return self.reply.is_valid() ? self.reply : nb::none(); })
+      .def_prop_ro(
+          "_reply", [](const Future& self) { return self.reply.is_valid() ? self.reply : nb::none(); },
+          nb::for_getter(nb::sig("def _reply(self, /) -> typing.Any")))
       .def_prop_rw(
           "_error", [](const Future& self) { return self.error.is_valid() ? self.error : nb::none(); },
-          [](Future& self, nb::object error) { self.error = std::move(error); })
+          [](Future& self, nb::object error) { self.error = std::move(error); },
+          nb::for_getter(nb::sig("def _error(self, /) -> typing.Any")),
+          nb::for_setter(nb::sig("def _error(self, error: typing.Any, /) -> None")))
       .def(
           "cancelled", [](const Future& self) { return self.state == Future::State::cancelled; },
           "Whether it was cancelled.")
@@ -310,21 +318,31 @@ void answer_calls(Handle& handle) {
 
 void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
   using namespace nb::literals;
-  nb::class_<CallTable>(module, "_CallTable").def_ro("waiting", &CallTable::waiting);
+  nb::class_<CallTable>(module, "_CallTable")
+      .def_prop_ro(
+          "waiting", [](const CallTable& self) { return self.waiting; },
+          nb::for_getter(nb::sig("def waiting(self, /) -> dict[int, typing.Any]")));
   bind_future(module);
   worker
       .def("call_async", call_async,
            nb::sig("def call_async(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
            "call_async(name, *args, **kwargs): call_remote without waiting. Many calls may be under way at once; they "
            "are done in their order.")
-      .def("_settle", [](nb::handle self, const nb::list& reply) { settle(table_of(self), reply); })
+      .def(
+          "_settle", [](nb::handle self, const nb::list& reply) { settle(table_of(self), reply); },
+          nb::sig("def _settle(self, reply: list[typing.Any]) -> None"))
       .def("call_remote", call_remote,
            nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
            "call_remote(name, *args, **kwargs): call the function that is registered there under this name, wait, and "
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
-      .def("_send_call", [](nb::handle self, nb::list parts, std::size_t begin,
-                            std::size_t end) { return send_call(self, std::move(parts), begin, end); })
-      .def("_next_reply", next_reply, "timeout"_a.none())
+      .def(
+          "_send_call",
+          [](nb::handle self, nb::list parts, std::size_t begin, std::size_t end) {
+            return send_call(self, std::move(parts), begin, end);
+          },
+          nb::sig("def _send_call(self, parts: list[typing.Any], begin: int, end: int) -> int"))
+      .def("_next_reply", next_reply, "timeout"_a.none(),
+           nb::sig("def _next_reply(self, timeout: float | None) -> list[typing.Any]"))
       .def("_try_reply", try_reply, nb::sig("def _try_reply(self) -> list[typing.Any] | None"))
       .def("_send_drop",
            [](Worker& self, std::int64_t number) {

@@ -503,7 +503,9 @@ void bind_pool(nb::module_& module) {
            "retries"_a)
       .def("submit", &PoolCore::submit, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),
            "owner"_a)
-      .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a)
+      .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a,
+           nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
+                   "_TaskTerms, owner: object) -> int"))
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)
@@ -511,19 +513,22 @@ void bind_pool(nb::module_& module) {
       .def("wait_news", &PoolCore::wait_news,
            nb::sig(
                "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))
-      .def("status", &PoolCore::status)
+      .def("status", &PoolCore::status, nb::sig("def status(self) -> dict[str, typing.Any]"))
       .def("nudge", &PoolCore::nudge)
       .def("is_running", &PoolCore::is_running, "number"_a)
-      .def("stop", [](PoolCore& self) {
-        std::vector<std::shared_ptr<Worker>> workers;
-        {
-          const nb::gil_scoped_release released;
-          workers = self.stop();
-        }
-        nb::list all;
-        for (std::shared_ptr<Worker>& worker : workers) all.append(nb::cast(PoolCore::Corpse{std::move(worker)}));
-        return all;
-      });
+      .def(
+          "stop",
+          [](PoolCore& self) {
+            std::vector<std::shared_ptr<Worker>> workers;
+            {
+              const nb::gil_scoped_release released;
+              workers = self.stop();
+            }
+            nb::list all;
+            for (std::shared_ptr<Worker>& worker : workers) all.append(nb::cast(PoolCore::Corpse{std::move(worker)}));
+            return all;
+          },
+          nb::sig("def stop(self) -> list[_GoneWorker]"));
 }
 
 }  // namespace miniray::python

@@ -55,7 +55,7 @@ void bind_remote_worker(nb::module_& module) {
       "spin_us"_a.none(), "inbox_bytes_max"_a, "same_machine"_a = false, "name"_a = "",
       nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str, connect_timeout_s: float, "
               "unreachable_s: float, environment: dict[str, str], codec: str, spin_us: int | None, inbox_bytes_max: "
-              "int, same_machine: bool = False, name: str = ...) -> list[_ReadyWorker]"));
+              "int, same_machine: bool = False, name: str = '') -> list[_ReadyWorker]"));
 }
 
 nb::list wrap_ready(std::vector<Worker> workers) {

@@ -46,11 +46,11 @@ class PoolFuture(Future[Any]):
     # What the standard library's functions reach for.
 
     @property
-    def _condition(self) -> threading.Condition:
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
         return self._inside.condition  # type: ignore[no-any-return]
 
     @property
-    def _waiters(self) -> list[Any]:
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
         if self._waiting is None:
             self._waiting = []
         return self._waiting

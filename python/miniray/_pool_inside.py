@@ -101,7 +101,8 @@ class Inside:
             described = _calls.by_value(fn)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         made = self.core.define(name, described, by_value)
-        if not by_value or type(fn).__hash__ is object.__hash__ or isinstance(fn, type(lambda: None)):
+        hash_of: Any = type(fn).__hash__
+        if not by_value or hash_of is object.__hash__ or isinstance(fn, type(lambda: None)):
             if len(self.functions) >= 1024:  # of lambdas there is no end
                 self.functions.clear()
                 self._by_number.clear()

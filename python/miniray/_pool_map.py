@@ -83,7 +83,7 @@ class Mapping:
     def _has_room(self) -> bool:
         if self._abandoned or self._bytes > self._inside.results_bytes_max:
             return False
-        return len(self._under_way) < 2 * self._workers
+        return bool(len(self._under_way) < 2 * self._workers)
 
     def _feed_lazily(self) -> None:
         try:
@@ -141,7 +141,8 @@ class Mapping:
         self._under_way[chunk.number] = chunk
 
     def _submit(self, items: list[Any], chunk: _Chunk) -> int:
-        core, memory_bytes = self._inside.core, self._options.memory_bytes
+        core: _core._Pool = self._inside.core
+        memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
             return core.submit_map(self._function, items, self._star, self._terms, chunk)
         [item] = items

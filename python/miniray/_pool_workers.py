@@ -89,10 +89,19 @@ class LocalWorkers:
         path = os.path.join(self._folder, "socket")
         limits = _core.limits
         spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
-        options = (limits.connect_timeout_ms / 1000, limits.unreachable_ms / 1000, {}, "msgpack")
         spin_us = None if spare else 0
         return _core._connect(
-            [(path, 0)] * count, "", self._key, *options, spin_us, limits.inbox_bytes_max, True, "localhost"
+            addresses=[(path, 0)] * count,
+            work_fn="",
+            key=self._key,
+            connect_timeout_s=limits.connect_timeout_ms / 1000,
+            unreachable_s=limits.unreachable_ms / 1000,
+            environment={},
+            codec="msgpack",
+            spin_us=spin_us,
+            inbox_bytes_max=limits.inbox_bytes_max,
+            same_machine=True,
+            name="localhost",
         )
 
     def shares_clock(self, worker: Any) -> bool:

@@ -51,7 +51,8 @@ class CallFuture(_core._CallFuture):
                     raise
         if self._error is None and self._reply is not None and self._reply[1] in ("error", "unknown"):
             self._error = _calls.error_in(self._worker.name, self._reply)
-        return self._error
+        error: BaseException | None = self._error
+        return error
 
     def done(self) -> bool:
         """Whether the result is there, or the call was cancelled. Does not wait."""
@@ -89,7 +90,7 @@ class CallFuture(_core._CallFuture):
     async def _await(self) -> Any:
         if not self.done():
             settled = asyncio.get_running_loop().create_future()
-            self.add_done_callback(lambda _: settled.done() or settled.set_result(None))
+            self.add_done_callback(lambda _: None if settled.done() else settled.set_result(None))
             while not self.done():
                 await _async.wait_for_reply(self._worker, settled)
         return self.result()
