@@ -178,7 +178,7 @@ class PoolCore {
   }
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner) {
-    owner.inc_ref();
+    hold(owner);
     handle.task.owner = owner.ptr();
     const nb::gil_scoped_release released;
     const std::scoped_lock lock(mutex_);
@@ -332,13 +332,20 @@ class PoolCore {
   std::int64_t enqueue(Task task, const FunctionHandle& function, const TermsHandle& terms, nb::handle owner) {
     task.function = function.function;
     task.terms = terms.terms;
-    owner.inc_ref();
+    hold(owner);
     task.owner = owner.ptr();
     const std::int64_t number = task.number;
     const std::scoped_lock lock(mutex_);  // held briefly, by whoever
     incoming_.push_back(std::move(task));
     ring();
     return number;
+  }
+
+  // While a task waits, its owner lives: the garbage collector need not visit it, and a million of them, again and
+  // again.
+  static void hold(nb::handle owner) {
+    owner.inc_ref();
+    if (PyObject_GC_IsTracked(owner.ptr()) != 0) PyObject_GC_UnTrack(owner.ptr());
   }
 
   // Has the engine look, if it sleeps. With the lock.
@@ -415,6 +422,7 @@ class PoolCore {
   // (owner, kind, what, worker, bytes, task): what depends on the kind; the task is there if it may be tried again.
   static nb::tuple object_of(TaskOutcome& outcome) {
     const nb::object owner = nb::steal(static_cast<PyObject*>(outcome.task.owner));
+    if (PyObject_GC_IsTracked(owner.ptr()) == 0) PyObject_GC_Track(owner.ptr());
     const char* kind = nullptr;
     nb::object what = nb::none();
     switch (outcome.kind) {

@@ -86,7 +86,7 @@ inline constexpr int stack_wait_ms = 1000;
 
 // Pools. A worker has so much work ahead of it, in tasks that are shorter than this; one that has waited behind another
 // for as long as its lease is taken back.
-inline constexpr int task_ahead_below_ms = 5;
+inline constexpr int task_ahead_below_ms = 20;
 inline constexpr int work_ahead_ms = 3;
 inline constexpr int tasks_ahead_max = 64;
 inline constexpr int task_lease_ms = 200;

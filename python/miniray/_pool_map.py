@@ -15,6 +15,7 @@ from miniray.errors import WorkerDied
 
 _CHUNK_NS = _core.limits.chunk_ms * 1_000_000
 _ITEMS_MAX = _core.limits.chunk_items_max
+_SHORTEST_NS = _CHUNK_NS / 8
 _FIRST_ITEMS_MAX = 64
 
 
@@ -124,7 +125,8 @@ class Mapping:
             return 1 if self._total is None else min(_FIRST_ITEMS_MAX, max(1, self._total // (32 * self._workers)))
         length = int(min(_ITEMS_MAX, max(1.0, _CHUNK_NS / self._mean_ns)))
         if self._total is not None:  # the last ones are short, so that no worker is left with much to do
-            length = min(length, max(1, (self._total - self._sent) // (2 * self._workers)))
+            shortest = max(1, int(_SHORTEST_NS / self._mean_ns))  # less is not worth a message
+            length = min(length, max(shortest, (self._total - self._sent) // (2 * self._workers)))
         return length
 
     def _send(self, items: list[Any], first: int) -> None:
