@@ -342,16 +342,16 @@ TEST_CASE("calls in the format's own words") {
   Worker worker(serve);
   const Value values = reply_to(worker, map_body(1, "half", {2, 3, 4, "x"}));
   CHECK(values.at(1) == "values");
-  CHECK(values.at(2) == Value::list({1, nullptr, 2, nullptr}));
-  CHECK(values.at(3).at(0).at(0) == Value(1));
-  CHECK(values.at(3).at(0).at(1)["type"] == "miniray::Unsendable");
-  CHECK(values.at(3).at(1).at(0) == Value(3));
-  CHECK(values.at(3).at(1).at(1)["message"] == "half takes (int), and argument 1 is a string: \"x\"");
-  CHECK(values.at(4).integer() > 0);
+  CHECK(values.at(3) == Value::list({1, nullptr, 2, nullptr}));
+  CHECK(values.at(4).at(0).at(0) == Value(1));
+  CHECK(values.at(4).at(0).at(1)["type"] == "miniray::Unsendable");
+  CHECK(values.at(4).at(1).at(0) == Value(3));
+  CHECK(values.at(4).at(1).at(1)["message"] == "half takes (int), and argument 1 is a string: \"x\"");
+  CHECK(values.at(2).integer() > 0);
   const auto refused = [&](const Value& body) {
     const Value reply = reply_to(worker, body);
     CHECK(reply.at(1) == "error");
-    return reply.at(2)["message"].string();
+    return reply.at(3)["message"].string();
   };
   CHECK(refused(Value::list({2, "define", "f", {{"name", "math.sqrt"}}}))
             .starts_with("a C++ worker cannot take a function from its caller"));
@@ -366,7 +366,7 @@ TEST_CASE("calls in the format's own words") {
   CHECK(refused(Value::list({8, "call", "echo", Value(List()), 1})) ==
         "the keyword arguments of a call are a map, not 1");
   worker.send(call_message(call_body(0, "echo", {1}), Codec::msgpack));
-  CHECK(reply_to(worker, call_body(9, "echo", {2})).at(2) == Value(2));
+  CHECK(reply_to(worker, call_body(9, "echo", {2})).at(3) == Value(2));
   worker.send(call_message(Value("nonsense"), Codec::msgpack));
   CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("a call without a number"), WorkerError);
 }
