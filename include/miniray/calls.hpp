@@ -71,6 +71,23 @@ class Keywords {
   Map map_;
 };
 
+/// The arguments of a call, and its keywords: a map, or null.
+template <class... Arguments>
+[[nodiscard]] std::pair<List, Value> pack_arguments(Arguments&&... arguments) {
+  std::pair<List, Value> packed;
+  packed.first.reserve(sizeof...(arguments));
+  [[maybe_unused]] const auto add = [&]<class Argument>(Argument&& argument) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, Keywords>)
+      packed.second = argument.map();
+    else if constexpr (std::is_convertible_v<Argument, Value>)
+      packed.first.emplace_back(std::forward<Argument>(argument));
+    else
+      packed.first.push_back(to_value<std::remove_cvref_t<Argument>>(argument));
+  };
+  (add(std::forward<Arguments>(arguments)), ...);
+  return packed;
+}
+
 class PendingCall;  // the inside of a call that was made
 class CallDesk;     // the inside of a Caller
 
@@ -101,6 +118,15 @@ class CallFutureBase {
 };
 
 [[noreturn]] void wrong_result(const std::string& function, const std::string& wanted, const std::exception& why);
+/// What a function returned, as what its caller asked for. ValueError if it is something else.
+template <class Result>
+[[nodiscard]] Result result_as(const std::string& function, const Value& value) {
+  try {
+    return convert<Result>(value);
+  } catch (const std::exception& error) {
+    wrong_result(function, Convert<Result>::name(), error);
+  }
+}
 
 /// A result that may still be on its way. Copies are the same future. As the Caller, it is for one thread at a time.
 template <class Result>
@@ -112,13 +138,7 @@ class CallFuture : public CallFutureBase {
   Result get(std::optional<double> timeout_s = {}) const {
     static_assert(!std::is_same_v<Result, std::string_view>, "ask for a std::string: a view would refer to nothing");
     const Value& value = result(timeout_s);
-    if constexpr (!std::is_void_v<Result>) {
-      try {
-        return convert<Result>(value);
-      } catch (const std::exception& error) {
-        wrong_result(function(), Convert<Result>::name(), error);
-      }
-    }
+    if constexpr (!std::is_void_v<Result>) return result_as<Result>(function(), value);
   }
   /// Calls it once, with the future, when that is done: in whatever call notices, or at once if it is done. What it
   /// throws comes out of that call.
@@ -151,14 +171,14 @@ class Caller {
   /// Returns when the call is on its way.
   template <class Result = Value, class... Arguments>
   [[nodiscard]] CallFuture<Result> call_async(std::string_view function, Arguments&&... arguments) {
-    auto [list, keywords] = pack(std::forward<Arguments>(arguments)...);
+    auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
     return CallFuture<Result>(begin(function, std::move(list), std::move(keywords)));
   }
   /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
   /// and until it is forgotten.
   template <class... Arguments>
   void create(std::string_view name, std::string_view class_name, Arguments&&... arguments) {
-    auto [list, keywords] = pack(std::forward<Arguments>(arguments)...);
+    auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
     CallFuture<Value>(begin_create(name, class_name, std::move(list), std::move(keywords))).get();
   }
   void forget(std::string_view name);
@@ -168,23 +188,6 @@ class Caller {
   [[nodiscard]] Worker& worker() const;
 
  private:
-  using Packed = std::pair<List, Value>;
-  template <class... Arguments>
-  static Packed pack(Arguments&&... arguments) {
-    Packed packed;
-    packed.first.reserve(sizeof...(arguments));
-    (add(packed, std::forward<Arguments>(arguments)), ...);
-    return packed;
-  }
-  template <class Argument>
-  static void add(Packed& packed, Argument&& argument) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, Keywords>)
-      packed.second = argument.map();
-    else if constexpr (std::is_convertible_v<Argument, Value>)
-      packed.first.emplace_back(std::forward<Argument>(argument));
-    else
-      packed.first.push_back(to_value<std::remove_cvref_t<Argument>>(argument));
-  }
   std::shared_ptr<PendingCall> begin(std::string_view function, List arguments, Value keywords);
   std::shared_ptr<PendingCall> begin_create(std::string_view name, std::string_view class_name, List arguments,
                                             Value keywords);

@@ -4,6 +4,40 @@
 
 namespace miniray {
 
+void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    try {
+      (void)encode(arguments[i]);
+    } catch (const Unsendable& error) {
+      throw Unsendable("argument " + std::to_string(i + 1) + " of " + function + ": " + error.what());
+    }
+  }
+  throw Unsendable(otherwise);
+}
+
+std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker) {
+  switch (reply.head.kind) {
+    case ReplyKind::value:
+    case ReplyKind::values:
+      return {};
+    case ReplyKind::dropped:
+      return std::make_exception_ptr(Cancelled("the call of " + function + " was dropped by " + worker));
+    case ReplyKind::error:
+    case ReplyKind::unknown: {
+      CallFailure& failure = reply.failure;
+      return std::make_exception_ptr(CallError(function, worker, std::move(failure.type), std::move(failure.message),
+                                               std::move(failure.traceback)));
+    }
+    case ReplyKind::pickle:
+      break;
+  }
+  return std::make_exception_ptr(
+      CallError(function, worker, "TypeError",
+                "the result is one that only Python can read. Have the function return plain data: numbers, strings, "
+                "bytes, lists, dicts, arrays",
+                ""));
+}
+
 Worker& CallDesk::worker() const {
   if (worker_ == nullptr) throw UsageError("the Caller that made this call is gone");
   return *worker_;
@@ -71,30 +105,8 @@ void CallDesk::settle(const Message& message) {
 }
 
 void CallDesk::settle(PendingCall& call, CallReply reply) {
-  const std::string& name = worker().name();
-  switch (reply.head.kind) {
-    case ReplyKind::value:
-    case ReplyKind::values:
-      call.value = std::move(reply.value);
-      break;
-    case ReplyKind::dropped:
-      call.failure = std::make_exception_ptr(Cancelled("the call of " + call.function + " was dropped by " + name));
-      break;
-    case ReplyKind::error:
-    case ReplyKind::unknown: {
-      CallFailure& failure = reply.failure;
-      call.failure = std::make_exception_ptr(CallError(call.function, name, std::move(failure.type),
-                                                       std::move(failure.message), std::move(failure.traceback)));
-      break;
-    }
-    case ReplyKind::pickle:
-      call.failure = std::make_exception_ptr(
-          CallError(call.function, name, "TypeError",
-                    "the result is one that only Python can read. Have the function return plain data: numbers, "
-                    "strings, bytes, lists, dicts, arrays",
-                    ""));
-      break;
-  }
+  call.failure = failure_in(reply, call.function, worker().name());
+  if (!call.failure) call.value = std::move(reply.value);
   finish(call);
 }
 

@@ -17,6 +17,11 @@
 
 namespace miniray {
 
+/// Why the caller of this function gets no value out of the reply; nothing if it does.
+[[nodiscard]] std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker);
+/// Says which argument cannot be sent, which the message's own error knows only by its place.
+[[noreturn]] void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise);
+
 class PendingCall {
  public:
   PendingCall(std::shared_ptr<CallDesk> calling_desk, std::string function_name)

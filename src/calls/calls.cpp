@@ -7,18 +7,6 @@
 namespace miniray {
 namespace {
 
-// Says which argument cannot be sent, which the message's own error knows only by its place.
-[[noreturn]] void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    try {
-      (void)encode(arguments[i]);
-    } catch (const Unsendable& error) {
-      throw Unsendable("argument " + std::to_string(i + 1) + " of " + function + ": " + error.what());
-    }
-  }
-  throw Unsendable(otherwise);
-}
-
 std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, const Value& body,
                                         std::size_t arguments_at) {
   auto call = std::make_shared<PendingCall>(desk, std::move(function));
