@@ -303,6 +303,7 @@ bool TaskEngine::place_behind(TaskLine& line) {
   Member* best = nullptr;
   for (Member& member : members_) {
     if (member.state != Member::State::ready || member.task_count() == 0 || member.task_count() > ahead) continue;
+    if (member.holds_up()) continue;
     if (best != nullptr && member.task_count() >= best->task_count()) continue;
     // Where the clock is another, a task that is taken back may begin there all the same.
     if (!member.shares_clock() && line.first().terms->retries == 0) continue;

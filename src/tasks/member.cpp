@@ -72,7 +72,10 @@ std::optional<Task> Member::take(std::int64_t number) {
   const auto found = std::ranges::find_if(tasks_, [&](const Task& task) { return task.number == number; });
   if (found == tasks_.end()) return std::nullopt;
   Task task = std::move(*found);
-  if (found == tasks_.begin()) running_since_ns_ = now_ns();
+  if (found == tasks_.begin()) {
+    running_since_ns_ = now_ns();
+    holds_up_ = false;
+  }
   tasks_.erase(found);
   return task;
 }
@@ -94,6 +97,7 @@ std::vector<Task> Member::take_overdue(std::int64_t now) {
   if (!is_overdue(now)) return overdue;
   std::move(tasks_.begin() + 1, tasks_.end(), std::back_inserter(overdue));
   tasks_.resize(1);
+  holds_up_ = true;
   for (const Task& task : overdue) {
     taken_back_.insert(task.number);
     if (shares_clock_) continue;

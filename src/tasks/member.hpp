@@ -51,6 +51,8 @@ class Member {
   [[nodiscard]] bool idle() const { return state == State::ready && tasks_.empty(); }
   [[nodiscard]] std::size_t task_count() const { return tasks_.size(); }
   [[nodiscard]] const Task& running() const { return tasks_.front(); }
+  /// The one that runs has kept others waiting for longer than their lease.
+  [[nodiscard]] bool holds_up() const { return holds_up_; }
   [[nodiscard]] std::int64_t running_since_ns() const { return running_since_ns_; }
   [[nodiscard]] bool has(std::int64_t number) const;
 
@@ -74,6 +76,7 @@ class Member {
   std::deque<Task> tasks_;  // the first runs, the others wait behind it
   std::int64_t running_since_ns_ = 0;
   std::int64_t lease_end_ns_ = 0;  // of those that wait
+  bool holds_up_ = false;
   std::multiset<std::int64_t> taken_back_;
   std::map<std::int64_t, std::int64_t> known_;  // functions and their revisions
   std::deque<std::int64_t> known_order_;
