@@ -15,8 +15,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "miniray/calls.hpp"
 #include "miniray/cluster.hpp"
 #include "miniray/nccl.hpp"
+#include "tests/task_functions.hpp"
 
 // A rank of a training group: {"echo": x} is answered with the rank; of {"die": rank} and {"raise": rank}, the others
 // hang, or notice. It is visible from outside, so that its name is in its stack.
@@ -52,6 +54,7 @@ const std::map<std::string, miniray::WorkFunction> cluster_functions{
        for (volatile bool forever = true; forever;) {
        }
      }},
+    {"miniray.serve_calls", miniray::serve_calls},
     {"test_rank", test_rank},
     {"test_rank_not_ready",
      [](miniray::Handle& handle) {
@@ -86,6 +89,7 @@ std::size_t shared_mappings() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  miniray::register_task_functions(miniray::registry());
   miniray::init(argc, argv, cluster_functions);
   const std::size_t descriptors_before = open_descriptors();
   doctest::Context context(argc, argv);

@@ -97,6 +97,10 @@ inline constexpr std::size_t chunk_items_max = 4096;
 inline constexpr std::size_t recognised_buffers_max = 16;
 inline constexpr std::uint64_t recognised_bytes_max = 256 * mib;
 inline constexpr std::uint64_t kept_bytes_max = 1 * gib;
+// A node whose server is gone is launched again within so long. If it cannot be had, a pause follows, which grows.
+inline constexpr int pool_relaunch_ms = 20'000;
+inline constexpr int pool_pause_ms = 500;
+inline constexpr int pool_pause_max_ms = 60'000;
 // Results that nobody has taken, of one map() or imap_unordered().
 inline constexpr std::uint64_t results_bytes_max = 1 * gib;
 

@@ -6,8 +6,9 @@
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
 // 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
 // 6. Calling functions of a worker by name: calls.hpp, registry.hpp, convert.hpp
-// 7. What is to happen when one dies:       supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
-// 8. Finer control:                         channel.hpp, message.hpp, limits.hpp
+// 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
+// 8. What is to happen when one dies:       supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
+// 9. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 
 #include "miniray/array.hpp"
@@ -23,10 +24,12 @@
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 #include "miniray/nccl.hpp"
+#include "miniray/pool.hpp"
 #include "miniray/registry.hpp"
 #include "miniray/remote_worker.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/supervised_worker.hpp"
+#include "miniray/task_options.hpp"
 #include "miniray/training_group.hpp"
 #include "miniray/value.hpp"
 #include "miniray/version.hpp"

@@ -2,17 +2,14 @@
 // the user has named.
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "miniray/task_options.hpp"
+
 namespace miniray {
-
-using Amounts = std::map<std::string, double>;
-
-enum class Strategy : std::uint8_t { spread, pack };
 
 /// Equal demands are queued together.
 struct Demand {

@@ -26,10 +26,10 @@ struct TaskFunction {
 
 /// What several tasks may have in common.
 struct TaskTerms {
-  Demand demand;
-  std::optional<double> timeout_s;  ///< of running
-  int retries = 0;                  ///< after the death of its worker
-  bool limits_memory = false;       ///< its call says how much it may take
+  Demand demand = {};
+  std::optional<double> timeout_s = {};  ///< of running
+  int retries = 0;                       ///< after the death of its worker
+  bool limits_memory = false;            ///< its call says how much it may take
 };
 
 struct Task {
@@ -61,5 +61,7 @@ struct TaskOutcome {
 
 /// The call's lease: until when it may begin, in nanoseconds of the monotonic clock; 0: whenever.
 void set_lease(Message& call, std::int64_t until_ns);
+/// One that takes nine bytes at the end of an encoded call, for set_lease to write over.
+inline constexpr std::int64_t some_lease = INT64_MAX;
 
 }  // namespace miniray

@@ -1,0 +1,213 @@
+// Workers that share out tasks, which are calls of named functions:
+//
+//   miniray::registry().add("square", [](double x) { return x * x; });
+//   miniray::Pool pool(4);
+//   auto future = pool.submit<double>("square", 3);
+//   double nine = future.get();
+//   std::vector<double> squares = pool.map<double>("square", numbers);
+//   auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
+//
+// There is no thread behind it: tasks move on while the program is in a call of the pool, or of one of its futures.
+// Workers that have a task work on meanwhile. A pool and its futures are for one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "miniray/calls.hpp"
+#include "miniray/cluster.hpp"
+#include "miniray/error.hpp"
+#include "miniray/event_log.hpp"
+#include "miniray/restart_policy.hpp"
+#include "miniray/task_options.hpp"
+#include "miniray/worker.hpp"
+
+namespace miniray {
+
+/// The task ran for longer than its timeout_s, and its worker was ended. what() has the stack, where that is known.
+class TaskTimeout : public Error {
+ public:
+  using Error::Error;
+};
+
+/// No worker is left, and none takes the place of the last one. what() says why.
+class PoolBroken : public Error {
+ public:
+  using Error::Error;
+};
+
+struct PoolOptions {
+  // Of each node; by default as many CPUs as it has workers, and the GPUs that are found there.
+  std::optional<double> num_cpus = {};
+  std::optional<std::size_t> num_gpus = {};
+  Amounts resources = {};                              ///< of your own naming: {{"licence", 2}}
+  std::map<std::string, Amounts> node_resources = {};  ///< besides, of the node of that name
+  /// How often a worker may be replaced; by default, whenever one died.
+  std::optional<RestartPolicy> restart = {};
+
+  WorkerOptions worker = {};  ///< of a pool that forks its workers
+  /// Of a pool on a cluster. A C++ program's nodes know it if it called
+  /// init(argc, argv, {{"miniray.serve_calls", miniray::serve_calls}}); Python's know it anyway.
+  std::string work_fn = "miniray.serve_calls";
+  StartOptions start = {};  ///< of a pool on a cluster
+  /// Of a pool that was given its workers: makes another for the place of one that died. Without it there is none.
+  std::function<Worker(Worker& dead)> replace = {};
+};
+
+struct MapOptions {
+  /// Items that go out together; by default as many as take some milliseconds, by what was measured, and one where
+  /// tasks have a time-out.
+  std::optional<std::size_t> chunk_size = {};
+  std::optional<double> timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
+};
+
+class PendingTask;  // the inside of a task that was submitted
+class PoolInside;   // the inside of a Pool
+struct TaskTerms;   // options, checked
+
+/// What TaskFuture has whatever the result's type.
+class TaskFutureBase {
+ public:
+  explicit TaskFutureBase(std::shared_ptr<PendingTask> task) : task_(std::move(task)) {}
+
+  /// False if it is not done in time. That it failed is told by get().
+  bool wait(std::optional<double> timeout_s = {}) const;
+  /// Lets the pool move on; never waits, except for workers that have to be replaced.
+  [[nodiscard]] bool ready() const;
+  /// False if it is done already. One that waits is dropped; one that runs ends, with its worker.
+  bool cancel() const;
+
+ protected:
+  /// Throws TimeoutError; CallError, what the function threw; WorkerDied; TaskTimeout; Cancelled; PoolBroken.
+  [[nodiscard]] const Value& result(std::optional<double> timeout_s) const;
+  [[nodiscard]] const std::string& function() const;
+  void notify(std::function<void()> callback) const;
+
+ private:
+  friend class Pool;
+  std::shared_ptr<PendingTask> task_;
+};
+
+/// The result of a task, which may not even have begun. Copies are the same future. It may outlive its pool.
+template <class Result>
+class TaskFuture : public TaskFutureBase {
+ public:
+  using TaskFutureBase::TaskFutureBase;
+
+  /// Waits for the result; TimeoutError after, and the task goes on. As often as you like.
+  Result get(std::optional<double> timeout_s = {}) const {
+    static_assert(!std::is_same_v<Result, std::string_view>, "ask for a std::string: a view would refer to nothing");
+    const Value& value = result(timeout_s);
+    if constexpr (!std::is_void_v<Result>) return result_as<Result>(function(), value);
+  }
+  /// Calls it once, with the future, when that is done: in whatever call of the pool notices, or at once if it is done.
+  /// What it throws comes out of that call. It may use the pool.
+  void on_done(std::function<void(const TaskFuture&)> callback) const {
+    notify([future = *this, callback = std::move(callback)] { callback(future); });
+  }
+};
+
+/// A pool, seen with terms for its tasks. The pool must outlive it.
+class PoolView {
+ public:
+  /// "module.function" where workers are Python's; Keywords may come last. UsageError if the pool has been shut down,
+  /// PoolBroken if it is broken. Borrowed arrays (Array::view) are copied.
+  template <class Result = Value, class... Arguments>
+  TaskFuture<Result> submit(std::string_view function, Arguments&&... arguments) const {
+    auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
+    return TaskFuture<Result>(begin(function, std::move(list), std::move(keywords)));
+  }
+  /// The function of each item, in order. What an item raised is thrown when all that had begun is done; of several,
+  /// the first. After a worker's death the items that it had are tried one by one, so that only the one which did it
+  /// fails.
+  template <class Result = Value, class Item>
+  [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items,
+                                        const MapOptions& options = {}) const {
+    List list;
+    list.reserve(items.size());
+    for (const auto& item : items) list.push_back(to_value<Item>(item));
+    List values = map_values(function, std::move(list), options);
+    if constexpr (std::is_same_v<Result, Value>) {
+      return values;
+    } else {
+      std::vector<Result> results;
+      results.reserve(values.size());
+      for (const Value& value : values) results.push_back(result_as<Result>(std::string(function), value));
+      return results;
+    }
+  }
+  /// The same pool with other terms. UsageError if no node can ever meet them.
+  [[nodiscard]] PoolView with(const TaskOptions& options) const;
+
+ protected:
+  PoolView(PoolInside& inside, const TaskOptions& options);
+
+ private:
+  std::shared_ptr<PendingTask> begin(std::string_view function, List arguments, Value keywords) const;
+  [[nodiscard]] List map_values(std::string_view function, List items, const MapOptions& options) const;
+
+  PoolInside* inside_;
+  std::shared_ptr<const TaskTerms> terms_;
+};
+
+struct PoolStatus {
+  std::size_t queued = 0, running = 0, done = 0, failed = 0;  ///< tasks; a chunk of map() is one
+  std::size_t workers = 0, idle = 0;
+};
+struct PoolWorker {
+  std::string name, node;
+  std::string state;  ///< "idle", "busy", "preparing", "ending"
+  std::int64_t pid = 0;
+  std::size_t tasks = 0;  ///< that it has, the one that runs included
+};
+
+/// A worker that died is replaced: by a fork of this process, or on its node of the cluster, whose server is launched
+/// again if it is gone. That is done in the call that notices. A node that cannot be had is tried again after pauses
+/// that are longer than the attempts, and used when it is back.
+class Pool : public PoolView {
+ public:
+  /// Forks so many workers, which have what registry() has now; their replacements, what it has then.
+  explicit Pool(int workers, const PoolOptions& options = {});
+  /// Starts the workers of every node. The cluster must outlive the pool.
+  explicit Pool(Cluster& cluster, const PoolOptions& options = {});
+  /// Takes over workers that answer calls.
+  explicit Pool(std::vector<Worker> workers, const PoolOptions& options = {});
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  /// Finishes nothing: futures that are not done throw Cancelled, their on_done is not called, and the workers end,
+  /// with a few seconds for what they are at. Call shutdown() first to have it all.
+  ~Pool();
+
+  /// The positions of the futures that are done; none on time-out.
+  [[nodiscard]] std::vector<std::size_t> wait_any(std::span<const TaskFutureBase* const> futures,
+                                                  std::optional<double> timeout_s = {});
+  template <class Result>
+  [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<TaskFuture<Result>>& futures,
+                                                  std::optional<double> timeout_s = {}) {
+    std::vector<const TaskFutureBase*> bases;
+    bases.reserve(futures.size());
+    for (const TaskFutureBase& future : futures) bases.push_back(&future);
+    return wait_any(std::span<const TaskFutureBase* const>(bases), timeout_s);
+  }
+  /// Finishes what was submitted, then ends the workers. No more can be submitted.
+  void shutdown();
+
+  /// What happened to workers, nodes and tasks.
+  [[nodiscard]] EventLog& events();
+  [[nodiscard]] PoolStatus status();
+  [[nodiscard]] std::vector<PoolWorker> workers();
+
+ private:
+  explicit Pool(std::unique_ptr<PoolInside> inside);
+  std::unique_ptr<PoolInside> inside_;
+};
+
+}  // namespace miniray

@@ -1,0 +1,132 @@
+// The inside of a Pool: drives the task engine whenever its user is in one of the pool's calls, hands out what became
+// of tasks, and fills the places of workers that are gone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "calls/call_format.hpp"
+#include "miniray/pool.hpp"
+#include "tasks/engine.hpp"
+#include "tasks/pool_workers.hpp"
+
+namespace miniray {
+
+/// Who submitted a task, and is told once what became of it.
+class TaskOwner {
+ public:
+  explicit TaskOwner(std::string function_name) : function(std::move(function_name)) {}
+  TaskOwner(const TaskOwner&) = delete;
+  TaskOwner& operator=(const TaskOwner&) = delete;
+  virtual ~TaskOwner() = default;
+  /// A value or values; or why there is none.
+  virtual void settle(CallReply reply, const std::exception_ptr& failure, const std::string& worker) = 0;
+
+  const std::string function;
+  std::int64_t number = 0;
+};
+
+/// The inside of a future.
+class PendingTask : public TaskOwner {
+ public:
+  PendingTask(PoolInside& inside, std::string function_name) : TaskOwner(std::move(function_name)), pool(&inside) {}
+  void settle(CallReply reply, const std::exception_ptr& why, const std::string& worker) override;
+
+  PoolInside* pool;  // none when it is done
+  Value value;
+  std::exception_ptr failure;
+  std::vector<std::function<void()>> callbacks;  // until it is done
+};
+
+class PoolInside {
+ public:
+  PoolInside(std::unique_ptr<PoolWorkers> source, const PoolOptions& options);
+  PoolInside(const PoolInside&) = delete;
+  PoolInside& operator=(const PoolInside&) = delete;
+  ~PoolInside();
+
+  /// UsageError if no task can have them here.
+  [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
+
+  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
+  /// `body` is a call with a lease. Throws if it cannot be sent or the pool takes no tasks, and then nothing was done.
+  void submit(const std::shared_ptr<TaskOwner>& owner, const Value& body, std::shared_ptr<const TaskTerms> terms);
+  void cancel(std::int64_t number);
+  [[nodiscard]] bool is_running(std::int64_t number) const { return engine_.is_running(number); }
+  [[nodiscard]] std::size_t worker_count() const { return engine_.census().workers; }
+
+  /// Until done(); false when the deadline has passed. Callbacks run meanwhile.
+  template <class Done>
+  bool wait(Done done, const Deadline& deadline) {
+    run_due();
+    while (!done()) {
+      if (deadline.passed()) return false;
+      move_on(deadline.seconds_left());
+      run_due();
+    }
+    return true;
+  }
+  /// What can be done now; waits at most so long for something to do. For ever without a time.
+  void move_on(std::optional<double> timeout_s);
+  void add_due(std::function<void()> callback) { due_.push_back(std::move(callback)); }
+  void run_due();
+  /// Finishes what was submitted, and ends the workers.
+  void shut_down();
+
+  [[nodiscard]] EventLog& events() { return events_; }
+  [[nodiscard]] PoolStatus status() const;
+  [[nodiscard]] std::vector<PoolWorker> workers() const;
+
+ private:
+  struct Vacancy {
+    std::size_t node;
+    std::shared_ptr<Worker> gone;
+    bool granted = false;  // by the restart policy
+  };
+  // How it goes with filling places on a node.
+  struct Attempts {
+    std::int64_t not_before_ns = 0;
+    double pause_s = 0;
+    bool lost = false;
+  };
+
+  [[nodiscard]] TaskEngine::Options engine_options();
+  void require_open() const;
+  void join(PlacedWorker placed);
+  void settle_all();
+  void settle(TaskOutcome outcome);
+  bool fill_places();
+  [[nodiscard]] std::optional<double> pause_before(Vacancy& vacancy);
+  bool fill(const Vacancy& vacancy, Attempts& attempts);
+  void refuse(const std::string& node, const std::string& why);
+  [[nodiscard]] double seconds_to_next_attempt(double at_most) const;
+  void end_workers();
+
+  EventLog events_;
+  std::unique_ptr<PoolWorkers> source_;
+  std::optional<RestartBudget> budget_;
+  TaskEngine engine_;
+  std::deque<Vacancy> vacancies_;
+  std::map<std::size_t, Attempts> attempts_;  // by node
+  std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
+  std::deque<std::function<void()>> due_;
+  std::int64_t last_number_ = 0;
+  std::optional<std::string> broken_;
+  bool closed_ = false;
+  std::size_t done_ = 0, failed_ = 0;
+};
+
+/// The function of each item, in order.
+[[nodiscard]] List map_in_chunks(PoolInside& inside, const std::shared_ptr<const TaskTerms>& terms,
+                                 const std::string& function, List items, const MapOptions& options);
+
+}  // namespace miniray
