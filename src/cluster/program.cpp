@@ -25,8 +25,11 @@ WorkFunction find(const std::map<std::string, WorkFunction>& functions, const st
   if (found != functions.end()) return found->second;
   std::string known;
   for (const auto& [each, function] : functions) known += (known.empty() ? "" : ", ") + each;
+  // Calls are a layer above, so that the program has to offer them itself.
+  const char* cure =
+      name == "miniray.serve_calls" ? ". Add {\"miniray.serve_calls\", miniray::serve_calls} to them" : "";
   throw UsageError("this program has no work function \"" + name + "\"; it gave miniray::init " +
-                   (known.empty() ? "none" : known));
+                   (known.empty() ? "none" : known) + cure);
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+// Tasks shared out among workers: many small ones, one that needs more, and one that fails.
+//   pool [tasks] [workers]
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <miniray/miniray.hpp>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace {
+
+// How many of so many points in a square lie in its circle.
+int count_hits(int seed) {
+  constexpr int points = 20'000;
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::uniform_real_distribution<double> coordinate(-1, 1);
+  int hits = 0;
+  for (int i = 0; i < points; ++i) hits += std::hypot(coordinate(random), coordinate(random)) < 1 ? 1 : 0;
+  return hits;
+}
+
+double mean(const std::vector<int>& numbers) {
+  if (numbers.empty()) throw std::invalid_argument("the mean of nothing");
+  return std::accumulate(numbers.begin(), numbers.end(), 0.0) / static_cast<double>(numbers.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int tasks = argc > 1 ? std::atoi(argv[1]) : 1000;
+  const int workers = argc > 2 ? std::atoi(argv[2]) : 4;
+  if (tasks < 1 || workers < 1) {
+    std::fprintf(stderr, "usage: pool [tasks] [workers]\n");
+    return EXIT_FAILURE;
+  }
+
+  // Before the workers start, which have what their program has.
+  miniray::registry().add("count_hits", count_hits).add("mean", mean);
+  miniray::Pool pool(workers);
+
+  std::vector<int> seeds(static_cast<std::size_t>(tasks));
+  std::iota(seeds.begin(), seeds.end(), 1);
+  const std::vector<int> hits = pool.map<int>("count_hits", seeds);
+
+  // One task that has all CPUs to itself, and is tried again should its worker die.
+  const miniray::PoolView wide = pool.with({.num_cpus = static_cast<double>(workers), .retries = 2});
+  const auto average = wide.submit<double>("mean", hits);
+  const auto failing = pool.submit<double>("mean", std::vector<int>());
+  const double pi = 4 * average.get() / 20'000;
+  try {
+    (void)failing.get();
+  } catch (const miniray::CallError& error) {
+    std::printf("%s\n", error.message().c_str());  // the mean of nothing
+  }
+  std::printf("Pi is about %.3f, by %d tasks on %d workers.\n", pi, tasks, workers);
+  return std::abs(pi - 3.14159) < 0.05 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
