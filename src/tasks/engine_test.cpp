@@ -159,7 +159,7 @@ TEST_CASE("tasks go to workers, and their replies come back") {
   const std::int64_t unknown = scene.submit("no_such_function");
   CHECK(parse_reply(scene.outcome(unknown).reply).head.kind == ReplyKind::error);
   CHECK(scene.engine.census().idle == 2);
-  CHECK(scene.count("worker_joined") == 2);
+  CHECK(scene.count("worker_started") == 2);
 }
 
 TEST_CASE("tasks that are known to be quick wait behind another; others do not") {
@@ -286,7 +286,7 @@ TEST_CASE("the task that ran when its worker died is charged; those behind it ar
   CHECK(scene.outcome(behind).task.tries == 0);
   CHECK(scene.outcome(also).task.tries == 1);
   CHECK(scene.count("task_retried") == 0);
-  scene.turn_until([&] { return scene.count("worker_joined") == 3; });
+  scene.turn_until([&] { return scene.count("worker_started") == 3; });
   CHECK(scene.count("worker_died") == 2);
 }
 
@@ -360,7 +360,7 @@ TEST_CASE("a task that no message can hold fails, and nobody else does") {
   CHECK(reply.head.number == 1000);
   CHECK(reply.failure.type == "miniray::MessageTooLarge");
   CHECK(scene.value(scene.submit("test_square", {3})) == Value(9.0));
-  CHECK(scene.count("worker_joined") == 1);
+  CHECK(scene.count("worker_started") == 1);
 }
 
 // Taking back.
@@ -485,7 +485,7 @@ TEST_CASE("a worker that has seen other GPUs is replaced, one at a time") {
   const std::int64_t both = scene.submit({.demand = {.gpus = 2}}, "test_environment", {"CUDA_VISIBLE_DEVICES"});
   CHECK(scene.value(both) == Value("red,green"));
   CHECK(scene.count("worker_ended") == 1);
-  CHECK(scene.count("worker_joined") == 4);
+  CHECK(scene.count("worker_started") == 4);
 }
 
 TEST_CASE("a wide task is not starved by narrow ones that came later") {

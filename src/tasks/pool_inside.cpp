@@ -2,25 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "calls/call_desk.hpp"
 
 namespace miniray {
 namespace {
-
-// It outlives the caller's values: what they only borrow is copied.
-Message owned_call(const Value& body) {
-  Message call = call_message(body, Codec::msgpack);
-  for (Buffer& buffer : call.buffers) {
-    if (buffer.owner) continue;
-    Buffer copy = Buffer::allocate(buffer.size);
-    if (buffer.size > 0) std::memcpy(copy.data, buffer.data, buffer.size);
-    buffer = std::move(copy);
-  }
-  return call;
-}
 
 std::string seconds_text(double seconds) {
   std::string text = Value(seconds).text();
@@ -63,6 +50,7 @@ PoolInside::PoolInside(std::unique_ptr<PoolWorkers> source, const PoolOptions& o
   for (const PoolNode& node : source_->nodes())
     engine_.add_node(node.name, NodeResources(node.cpus, node.gpu_names.size(), node.custom), node.gpu_names);
   for (PlacedWorker& placed : source_->first()) join(std::move(placed));
+  for (std::size_t node = 0; node < source_->nodes().size(); ++node) link(node);
 }
 
 PoolInside::~PoolInside() {
@@ -96,6 +84,11 @@ void PoolInside::join(PlacedWorker placed) {
   engine_.add_worker(placed.node, std::move(placed.worker), placed.shares_clock);
 }
 
+// Without one, each worker gets its own copy of what is large.
+void PoolInside::link(std::size_t node) {
+  if (std::optional<Channel> link = source_->new_link(node)) engine_.set_link(node, std::move(*link));
+}
+
 // Tasks.
 
 std::shared_ptr<const TaskTerms> PoolInside::terms(const TaskOptions& options) const {
@@ -121,10 +114,33 @@ void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, const Value& bo
   require_open();
   Task task;
   task.number = owner->number = body.at(0).integer();
-  task.call = owned_call(body);
+  task.call = call_message(body, Codec::msgpack);
+  own_buffers(task);
   task.terms = std::move(terms);
   under_way_.emplace(task.number, owner);
   engine_.submit(std::move(task));
+}
+
+// The task may go out after its arguments have changed, or are gone: it has its own. Large ones that other tasks have
+// too, and the worker already, do not travel again.
+void PoolInside::own_buffers(Task& task) {
+  Message& call = task.call;
+  std::vector<std::uint64_t> places(call.buffers.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Buffer& buffer = call.buffers[i];
+    if (buffer.size < limits::shared_buffer_bytes_min) {
+      Buffer copy = Buffer::allocate(buffer.size);
+      std::ranges::copy(buffer.bytes(), copy.data);
+      buffer = std::move(copy);
+      continue;
+    }
+    LargeBuffers::Recognised found = large_buffers_.recognise(buffer.bytes());
+    buffer = std::move(found.buffer);
+    if (!found.known) continue;
+    places[i] = Message::kept_place | found.known->number;
+    task.large.push_back(std::move(found.known));
+  }
+  if (!task.large.empty()) call.places = std::move(places);
 }
 
 void PoolInside::cancel(std::int64_t number) {
@@ -217,6 +233,7 @@ bool PoolInside::fill(const Vacancy& vacancy, Attempts& attempts) {
   const std::int64_t begun_ns = now_ns();
   try {
     join(source_->replace(vacancy.node, *vacancy.gone));
+    link(vacancy.node);
     if (std::exchange(attempts, {}).lost) events_.add({.kind = "node_back", .node = node});
     return true;
   } catch (const std::exception& error) {

@@ -17,6 +17,7 @@
 #include "calls/call_format.hpp"
 #include "miniray/pool.hpp"
 #include "tasks/engine.hpp"
+#include "tasks/large_buffers.hpp"
 #include "tasks/pool_workers.hpp"
 
 namespace miniray {
@@ -102,6 +103,8 @@ class PoolInside {
   [[nodiscard]] TaskEngine::Options engine_options();
   void require_open() const;
   void join(PlacedWorker placed);
+  void link(std::size_t node);
+  void own_buffers(Task& task);
   void settle_all();
   void settle(TaskOutcome outcome);
   bool fill_places();
@@ -115,6 +118,7 @@ class PoolInside {
   std::unique_ptr<PoolWorkers> source_;
   std::optional<RestartBudget> budget_;
   TaskEngine engine_;
+  LargeBuffers large_buffers_;
   std::deque<Vacancy> vacancies_;
   std::map<std::size_t, Attempts> attempts_;  // by node
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;

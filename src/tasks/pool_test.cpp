@@ -70,10 +70,16 @@ TEST_CASE("arguments are the task's own") {
   std::vector<double> numbers(100'000, 1.5);
   const auto sent = pool.submit<Array>("test_echo", Array::view<double>(numbers));
   const auto bytes = pool.submit<Bytes>("test_echo", Bytes{std::string(100'000, '\x80')});
+  const auto again = pool.submit<Array>("test_echo", Array::view<double>(numbers));  // travels once
+  const auto few = pool.submit<Array>("test_echo", Array::view<double>(std::span(numbers).first(10)));
   numbers.assign(numbers.size(), 0);
+  const auto other = pool.submit<Array>("test_echo", Array::view<double>(numbers));
   folder.touch("blocks.go");
   blocks.get();
   CHECK(sent.get().elements<double>()[99'999] == 1.5);
+  CHECK(again.get() == sent.get());
+  CHECK(few.get().elements<double>()[9] == 1.5);
+  CHECK(other.get().elements<double>()[99'999] == 0.0);
   CHECK(bytes.get().data == std::string(100'000, '\x80'));
 }
 
@@ -337,6 +343,8 @@ TEST_CASE("a pool on a cluster") {
     CHECK(pool.with({.resources = {{"licence", 1}}}).submit<std::int64_t>("test_pid").get() == worker.pid);
   }
   CHECK(pids.contains(pool.submit<std::int64_t>("test_pid").get()));
+  const std::vector<Array> large(6, Array::zeros<double>({100'000}));
+  CHECK(pool.map<Array>("test_echo", large, {.chunk_size = 1}) == large);
   CHECK_THROWS_AS((void)pool.with({.num_cpus = 3}), UsageError);
   CHECK(pool.with({.retries = 1}).submit<int>("test_die_first", folder.file("once"), 1).get() == 2);
   CHECK(pool.map<int>("test_echo", numbers_to(500)) == numbers_to(500));
@@ -351,8 +359,8 @@ TEST_CASE("a node whose server dies is launched again") {
   const auto runs = begin_waiting(pool.with({.retries = 1}), folder, "runs");
   REQUIRE(kill(static_cast<pid_t>(cluster.servers().at(0).pid), SIGKILL) == 0);
   folder.touch("runs.go");
-  runs.get();
-  CHECK(pool.submit<std::int64_t>("test_pid").get() != before);
+  runs.get();  // it may even have been quicker than its end
+  CHECK(pool.with({.retries = 5}).submit<std::int64_t>("test_pid").get() != before);
 }
 
 TEST_CASE("a cluster's nodes must have a function that answers calls") {

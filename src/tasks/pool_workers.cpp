@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -115,6 +116,7 @@ class ClusterWorkers : public PoolWorkers {
       const auto there = std::ranges::count(first_, node, &PlacedWorker::node);
       nodes_.push_back(make_node(cluster.node_names()[node], static_cast<std::size_t>(there), options,
                                  [&] { return gpu_names(machine_from(probes[node].recv())); }));
+      unlinked_.insert(node);
     }
   }
   PlacedWorker replace(std::size_t node, Worker& gone) override {
@@ -122,8 +124,17 @@ class ClusterWorkers : public PoolWorkers {
       return take_place(node, gone);
     } catch (const ClusterError&) {  // its server may be gone too
       cluster_.relaunch(node, limits::pool_relaunch_ms / 1000.0);
+      unlinked_.insert(node);
     }
     return take_place(node, gone);
+  }
+  std::optional<Channel> new_link(std::size_t node) override {
+    if (unlinked_.erase(node) == 0) return std::nullopt;
+    try {
+      return cluster_.open_link(node);
+    } catch (const Error&) {  // it can be done without
+      return std::nullopt;
+    }
   }
 
  private:
@@ -132,6 +143,7 @@ class ClusterWorkers : public PoolWorkers {
   }
 
   Cluster& cluster_;
+  std::set<std::size_t> unlinked_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class PoolWorkers {
   [[nodiscard]] virtual std::string why_not_replaced() const { return {}; }
   /// May take a while. Throws if none can be had now.
   [[nodiscard]] virtual PlacedWorker replace(std::size_t node, Worker& gone) = 0;
+  /// A connection to the node's server, if it has one that has not been connected to.
+  [[nodiscard]] virtual std::optional<Channel> new_link(std::size_t /*node*/) { return std::nullopt; }
 
  protected:
   std::vector<PoolNode> nodes_;
