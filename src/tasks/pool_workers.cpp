@@ -44,12 +44,12 @@ class ForkedWorkers : public PoolWorkers {
     if (!options_.spin_us && system::usable_cpus() <= count + 1) options_.spin_us = 0;
     nodes_.push_back(make_node(this_machine, static_cast<std::size_t>(count), options,
                                [] { return gpu_names(discover_machine()); }));
-    for (int i = 0; i < count; ++i) first_.push_back(fork());
+    for (int i = 0; i < count; ++i) first_.push_back(fork_one());
   }
-  PlacedWorker replace(std::size_t /*node*/, Worker& /*gone*/) override { return fork(); }
+  PlacedWorker replace(std::size_t /*node*/, Worker& /*gone*/) override { return fork_one(); }
 
  private:
-  [[nodiscard]] PlacedWorker fork() const { return {0, std::make_shared<Worker>(serve_calls, options_), true}; }
+  [[nodiscard]] PlacedWorker fork_one() const { return {0, std::make_shared<Worker>(serve_calls, options_), true}; }
 
   WorkerOptions options_;
 };

@@ -1,0 +1,149 @@
+// The engine with real workers, for its tests. Where one needs tasks to wait behind another in a worker, whatever the
+// machine's speed, the worker says that tasks are quick.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <map>
+#include <set>
+
+#include "base/clock.hpp"
+#include "calls/call_format.hpp"
+#include "miniray/calls.hpp"
+#include "tasks/engine.hpp"
+#include "tests/task_functions.hpp"
+
+namespace miniray {
+namespace {
+
+using Kind = TaskOutcome::Kind;
+
+inline void serve_as_if_quick(Handle& handle) {
+  handle.set_call_server([](Handle& called, const Message& call) {
+    const CallOrder order = parse_call(decode(call));
+    if (order.kind == CallOrder::Kind::environment) {
+      for (const auto& [name, value] : order.name.map()) setenv(name.string().c_str(), value.string().c_str(), 1);
+      return;
+    }
+    const bool late = order.lease_ns != 0 && now_ns() > order.lease_ns;
+    Value reply = dropped_body(order.number);
+    if (!late && !called.channel().was_dropped(order.number)) {
+      const std::string& name = order.name.string();
+      reply = value_body(order.number, registry().function(name)(name, order.arguments.list()), 1000);
+    }
+    called.channel().send(reply_message(reply, Codec::msgpack));
+  });
+  (void)handle.recv();
+}
+
+// Answers so many calls, and returns.
+inline WorkFunction serve_only(int count) {
+  return [count](Handle& handle) {
+    for (int i = 0; i < count; ++i) {
+      const Message call = handle.channel().receive({.lane = Lane::calls});
+      handle.channel().send(reply_message(value_body(call_number(decode(call)), i, 1000), Codec::msgpack));
+    }
+  };
+}
+
+/// An engine, what it told, and what became of its tasks.
+class Scene {
+ public:
+  explicit Scene(std::optional<Task> initializer = {}) : engine(options(std::move(initializer))) {}
+  ~Scene() {
+    for (const std::shared_ptr<Worker>& worker : engine.dismiss()) worker->kill(SIGKILL);
+  }
+  Scene(const Scene&) = delete;
+  Scene& operator=(const Scene&) = delete;
+
+  void add_node(double cpus, const std::vector<std::string>& gpus = {}, const std::string& name = "here") {
+    engine.add_node(name, NodeResources(cpus, gpus.size(), {}), gpus);
+  }
+  std::shared_ptr<Worker> add_worker(const WorkFunction& work = serve_as_if_quick, std::size_t node = 0) {
+    auto worker = std::make_shared<Worker>(work);
+    engine.add_worker(node, worker, true);
+    return worker;
+  }
+
+  std::int64_t submit(const TaskTerms& terms, const std::string& function, List arguments = {}) {
+    engine.submit(task(++last_number_, terms, function, std::move(arguments)));
+    return last_number_;
+  }
+  std::int64_t submit(const std::string& function, List arguments = {}) {
+    return submit(TaskTerms(), function, std::move(arguments));
+  }
+  static Task task(std::int64_t number, const TaskTerms& terms, const std::string& function, List arguments) {
+    Task made;
+    made.number = number;
+    made.terms = std::make_shared<TaskTerms>(terms);
+    Value body = call_body(number, function, std::move(arguments));
+    body.list().emplace_back(nullptr);
+    body.list().emplace_back(some_lease);
+    made.call = call_message(body, Codec::msgpack);
+    return made;
+  }
+
+  /// Turns until something holds, which it does sooner or later.
+  template <class Condition>
+  void turn_until(Condition condition) {
+    while (!condition()) {
+      engine.turn(0.02);
+      take_outcomes();
+    }
+  }
+  /// Does what can be done at once, and all that follows from it without anybody's doing.
+  void turn() {
+    for (int i = 0; i < 3; ++i) engine.turn(0);
+    take_outcomes();
+  }
+  const TaskOutcome& outcome(std::int64_t number) {
+    turn_until([&] { return outcomes.contains(number); });
+    return outcomes.at(number);
+  }
+  Value value(std::int64_t number) { return parse_reply(outcome(number).reply).value; }
+  [[nodiscard]] std::size_t tasks_of(const Worker& worker) const {
+    for (const auto& status : engine.workers())
+      if (status.pid == worker.pid()) return status.tasks;
+    return 0;
+  }
+  /// From now on its kind of task is known to be quick.
+  void learn_that_tasks_are_quick() { (void)outcome(submit("test_square", {2})); }
+  /// A task that has begun in this worker, the only one, and goes on until `go` is there.
+  std::int64_t begin_waiting(const TestFolder& folder, const std::string& name, const TaskTerms& terms = {}) {
+    const std::int64_t number = submit(terms, "test_wait", {folder.file(name + ".begun"), folder.file(name + ".go")});
+    turn_until([&] { return folder.has(name + ".begun"); });
+    return number;
+  }
+  [[nodiscard]] std::size_t count(const std::string& kind) const {
+    return static_cast<std::size_t>(std::ranges::count(events, kind, &PoolEvent::kind));
+  }
+
+  std::vector<PoolEvent> events;
+  std::map<std::int64_t, TaskOutcome> outcomes;
+  std::vector<std::int64_t> order;  // of the outcomes
+  std::function<void(std::size_t node)> on_vacancy = [this](std::size_t node) { add_worker(serve_as_if_quick, node); };
+  TaskEngine engine;
+
+ private:
+  TaskEngine::Options options(std::optional<Task> initializer) {
+    TaskEngine::Options made;
+    made.initializer = std::move(initializer);
+    made.on_event = [this](PoolEvent event) { events.push_back(std::move(event)); };
+    made.on_vacancy = [this](std::size_t node, const std::shared_ptr<Worker>&) {
+      if (on_vacancy) on_vacancy(node);
+    };
+    return made;
+  }
+  void take_outcomes() {
+    for (TaskOutcome& each : engine.take_outcomes()) {
+      CHECK_FALSE(outcomes.contains(each.task.number));  // each has one
+      order.push_back(each.task.number);
+      outcomes.emplace(each.task.number, std::move(each));
+    }
+  }
+  std::int64_t last_number_ = 0;
+};
+
+}  // namespace
+}  // namespace miniray
