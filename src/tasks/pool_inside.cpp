@@ -149,10 +149,10 @@ void PoolInside::cancel(std::int64_t number) {
 }
 
 void PoolInside::settle_all() {
-  for (TaskOutcome& outcome : engine_.take_outcomes()) settle(std::move(outcome));
+  for (const TaskOutcome& outcome : engine_.take_outcomes()) settle(outcome);
 }
 
-void PoolInside::settle(TaskOutcome outcome) {
+void PoolInside::settle(const TaskOutcome& outcome) {
   const auto found = under_way_.find(outcome.task.number);
   if (found == under_way_.end()) return;
   const std::shared_ptr<TaskOwner> owner = std::move(found->second);
@@ -211,13 +211,15 @@ bool PoolInside::fill_places() {
 // Nothing if the place is not to be filled.
 std::optional<double> PoolInside::pause_before(Vacancy& vacancy) {
   if (broken_) return std::nullopt;
-  if (vacancy.granted) return 0;
-  std::string refusal = source_->why_not_replaced();
-  std::optional<double> pause_s = refusal.empty() ? std::optional<double>(0) : std::nullopt;
-  if (pause_s && budget_ && !(pause_s = budget_->take(static_cast<double>(now_ns()) / 1e9)))
-    refusal = budget_->refusal();
-  if (!pause_s) refuse(source_->nodes()[vacancy.node].name, refusal);
-  vacancy.granted = pause_s.has_value();
+  if (std::exchange(vacancy.granted, true)) return 0;
+  const std::string& node = source_->nodes()[vacancy.node].name;
+  if (const std::string why_not = source_->why_not_replaced(); !why_not.empty()) {
+    refuse(node, why_not);
+    return std::nullopt;
+  }
+  if (!budget_) return 0;
+  const std::optional<double> pause_s = budget_->take(static_cast<double>(now_ns()) / 1e9);
+  if (!pause_s) refuse(node, budget_->refusal());
   return pause_s;
 }
 

@@ -106,7 +106,7 @@ class PoolInside {
   void link(std::size_t node);
   void own_buffers(Task& task);
   void settle_all();
-  void settle(TaskOutcome outcome);
+  void settle(const TaskOutcome& outcome);
   bool fill_places();
   [[nodiscard]] std::optional<double> pause_before(Vacancy& vacancy);
   bool fill(const Vacancy& vacancy, Attempts& attempts);
