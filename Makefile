@@ -67,7 +67,7 @@ test-cpp: library
 	@ctest --test-dir build/release --output-on-failure -j 2
 
 test-python: library package
-	@$(BIN)/python -m pytest -n 3 --dist loadfile  # many of them wait
+	@$(BIN)/python -m pytest -n 4 --dist loadfile  # many of them wait
 
 test-fuzz: build/packages.done
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
