@@ -70,7 +70,7 @@ test-python: library package
 	@$(BIN)/python -m pytest -n 4 --dist loadfile  # many of them wait
 
 test-fuzz: build/packages.done
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=5
 
 chaos: library package
 	@MINIRAY_CHAOS_TASKS=20000 MINIRAY_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos_test.py
