@@ -14,7 +14,8 @@ NODES = ("mr-a", "mr-b", "mr-c")
 
 def printed(ended: subprocess.CompletedProcess[str]) -> str:
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stderr == ""
+    # On a busy machine it says what it waits for.
+    assert [line for line in ended.stderr.splitlines() if "nodes ready after" not in line] == []
     return ended.stdout
 
 

@@ -37,6 +37,13 @@ inline constexpr std::uint64_t shared_buffer_bytes_min = 64 * kib;
 inline constexpr std::uint64_t shared_memory_bytes_max = 512 * mib;
 inline constexpr std::size_t shared_slots_max = 64;
 
+// Small frames pass the kernel by, through a ring for each direction, once a channel has sent a few. A peer that has
+// shown no sign of life for so long is rung for whatever it says, so that its death is noticed.
+inline constexpr std::size_t ring_bytes = 32 * kib;
+inline constexpr std::size_t ring_frame_bytes_max = 4 * kib;
+inline constexpr int ring_after_frames = 8;
+inline constexpr std::int64_t ring_silence_ns = 1'000'000;
+
 // How long a receiver spins before it sleeps. MINIRAY_SPIN_US overrides it; 0 turns spinning off.
 inline constexpr int spin_us = 50;
 // A blocking wait looks around this often, should a wake-up have been missed.
@@ -90,6 +97,8 @@ inline constexpr int task_ahead_below_ms = 20;
 inline constexpr int work_ahead_ms = 3;
 inline constexpr int tasks_ahead_max = 64;
 inline constexpr int task_lease_ms = 200;
+// While every worker has more than one task, what they have to say is heard together, once in so long at most.
+inline constexpr int rest_us = 500;
 // map() aims at chunks of this length, once it knows how long an item takes; and at no more items than this.
 inline constexpr int chunk_ms = 4;
 inline constexpr std::size_t chunk_items_max = 4096;

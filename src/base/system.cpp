@@ -298,6 +298,12 @@ std::string read_memory_file(int descriptor, std::size_t bytes_max) {
   return text;
 }
 
+void sleep_ns(std::int64_t duration) {
+  constexpr std::int64_t second = 1'000'000'000;
+  const timespec time{duration / second, duration % second};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);
+}
+
 void yield() { sched_yield(); }
 
 int usable_cpus() {

@@ -112,6 +112,16 @@ void clear_memory_file(int descriptor);
 /// From its start, whatever was written, up to a limit.
 std::string read_memory_file(int descriptor, std::size_t bytes_max);
 
+/// A moment's rest for a processor that looks at the same memory again and again.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+/// A signal ends it early.
+void sleep_ns(std::int64_t duration);
 /// Lets another process run here, if one is waiting for this core.
 void yield();
 int usable_cpus();

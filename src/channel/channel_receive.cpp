@@ -29,6 +29,7 @@ void Channel::State::give_up() {
   if (wait.set != nullptr) wait.set.load()->forget(*this);
   socket.reset();
   reader_ = FrameReader(options.message_bytes_max);
+  ring_in_.reset();
   ended_ = true;
 }
 
@@ -42,6 +43,7 @@ system::Transfer Channel::State::read_once(system::Block block) {
 }
 
 bool Channel::State::fill(system::Block block) {
+  if (absorb_ring()) return true;
   if (reader_.holds_back()) return false;
   const system::Transfer transfer = read_once(block);
   switch (transfer.outcome) {
@@ -51,6 +53,7 @@ bool Channel::State::fill(system::Block block) {
       interrupted();
       return false;
     case system::Transfer::Outcome::closed:
+      absorb_ring();  // what it wrote last
       ended_ = true;
       end_error_ = transfer.error_number;
       return true;
@@ -69,9 +72,51 @@ bool Channel::State::fill(system::Block block) {
 
 void Channel::State::absorb_frames() {
   try {
-    while (reader_.has_frame()) absorb(reader_.take_frame());
+    while (reader_.has_frame()) {
+      absorb_ring();  // what was written there before this frame was sent
+      Frame frame = reader_.take_frame();
+      absorbed_bytes_ += frame.stream_bytes();
+      absorb(std::move(frame));
+    }
   } catch (...) {
     give_up();
+    throw;
+  }
+}
+
+bool Channel::State::absorb_ring() {
+  if (!ring_in_) return false;
+  ring_in_->sleep();
+  bool any = false;
+  try {
+    while (const std::optional<std::string_view> frame = ring_in_->take(absorbed_bytes_)) {
+      absorb(parse_frame(*frame));
+      any = true;
+    }
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  return any;
+}
+
+// The socket is looked at now and then: most of what comes to one who spins comes through the ring.
+bool Channel::State::spin() {
+  if (!ring_in_) return spin_.until([&] { return fill(system::Block::no); });
+  constexpr int looks_per_yield = 20, yields_per_read = 4;
+  int yields = 0;
+  try {
+    const bool came = spin_.until([&] {
+      ring_in_->watch();
+      for (int look = 0; look < looks_per_yield; ++look) {
+        if (!ring_in_->empty()) return fill(system::Block::no);
+        system::pause();
+      }
+      return ++yields % yields_per_read == 0 && fill(system::Block::no);
+    });
+    return absorb_ring() || came;
+  } catch (...) {
+    absorb_ring();  // nobody was told of what has come
     throw;
   }
 }
@@ -84,6 +129,13 @@ void Channel::State::absorb(Frame frame) {
     return;
   }
   if (frame.head.kind == FrameKind::unshare) return slots_in_.unshare(slot_number(frame));
+  if (frame.head.kind == FrameKind::bell) return;
+  if (frame.head.kind == FrameKind::ring) {
+    if (arrived_descriptors_.empty() || ring_in_) throw ProtocolError("the peer announced a ring that it did not send");
+    ring_in_.emplace(std::move(arrived_descriptors_.front()));
+    arrived_descriptors_.erase(arrived_descriptors_.begin());
+    return;
+  }
 
   if (discards_) return;
   Message message;
@@ -209,7 +261,7 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
     if (deadline.passed() && !arrived())
       throw TimeoutError("nothing arrived from " + options.peer + " within " + std::to_string(*asked.timeout_s) +
                          " s; what comes later is not lost");
-    if (!inbox_.empty(asked.lane) || ended_ || spin_.until(arrived)) continue;
+    if (!inbox_.empty(asked.lane) || ended_ || spin()) continue;
     wait_for_more(deadline);
     spin_.woke();
   }

@@ -57,6 +57,7 @@ bool Channel::State::write_some(Outgoing& outgoing) {
     const system::Transfer transfer = system::send(socket.get(), outgoing.rest(), outgoing.descriptors);
     switch (transfer.outcome) {
       case system::Transfer::Outcome::moved:
+        written_bytes_ += transfer.bytes;
         outgoing.wrote(transfer.bytes);
         break;
       case system::Transfer::Outcome::would_block:
@@ -65,12 +66,16 @@ bool Channel::State::write_some(Outgoing& outgoing) {
         interrupted();
         break;
       case system::Transfer::Outcome::closed:
-        while (!ended_ && fill(system::Block::no)) {  // what the peer said last is worth having
-        }
-        fail_ended("send");
+        fail_closed();
     }
   }
   return true;
+}
+
+void Channel::State::fail_closed() {
+  while (!ended_ && fill(system::Block::no)) {  // what the peer said last is worth having
+  }
+  fail_ended("send");
 }
 
 // One turn of a send that found no room: waits for some, and reads what arrives meanwhile, since the peer may be
@@ -180,6 +185,56 @@ void Channel::State::undo_placement(Placement& placement) {
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
 }
 
+// Once, if there can be one: the peer maps it when it comes to this frame.
+void Channel::State::share_ring(Patience patience) {
+  std::optional<std::pair<RingWriter, Fd>> made = RingWriter::make();
+  if (!made) return;
+  std::string announcement;
+  append_frame_prefix(announcement, {.kind = FrameKind::ring}, {});
+  Outgoing outgoing;
+  outgoing.append(announcement.data(), announcement.size());
+  outgoing.descriptors.push_back(made->second.get());
+  if (!write(outgoing, patience)) {
+    keep_rest(outgoing);
+    if (!outgoing.begun) outbox_descriptors_.push_back(std::move(made->second));
+  }
+  ring_out_.emplace(std::move(made->first));
+}
+
+// A program may have closed its descriptors, this one among them. Who sends through the socket notices.
+bool Channel::State::socket_is_there() {
+  constexpr std::int64_t moment_ns = 20'000;
+  const std::int64_t now = now_ns();
+  if (now - socket_seen_ns_ < moment_ns) return true;
+  socket_seen_ns_ = now;
+  try {
+    return system::is_unix_socket(socket.get());
+  } catch (const SystemError&) {
+    return false;
+  }
+}
+
+bool Channel::State::send_through_ring(const Placement& placement, const Outgoing& outgoing) {
+  if (!ring_out_ || !placement.announcement.empty() || !socket_is_there()) return false;
+  const RingWriter::Outcome outcome = ring_out_->put(written_bytes_, outgoing.pieces);
+  if (outcome == RingWriter::Outcome::put_while_it_fell_asleep) ring_bell();
+  return outcome != RingWriter::Outcome::not_put;
+}
+
+void Channel::State::ring_bell() {
+  std::string bell;
+  append_frame_prefix(bell, {.kind = FrameKind::bell}, {});
+  const iovec piece{bell.data(), bell.size()};
+  system::Transfer transfer{};
+  do {
+    transfer = system::send(socket.get(), std::span(&piece, 1), {});
+  } while (transfer.outcome == system::Transfer::Outcome::interrupted);
+  if (transfer.outcome == system::Transfer::Outcome::closed) fail_closed();
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return;  // then the peer has enough to wake up for
+  written_bytes_ += transfer.bytes;
+  outbox_.append(bell, transfer.bytes);
+}
+
 bool Channel::State::send(const Message& message, Patience patience) {
   check_sendable(message, options.message_bytes_max);
   const InUse use(*this);
@@ -189,6 +244,9 @@ bool Channel::State::send(const Message& message, Patience patience) {
   const timespec begun = tracing() ? trace_time() : timespec{};
   flush_outbox(patience);
 
+  const bool small = may_share_ && outbox_.empty() && message.size() <= limits::ring_frame_bytes_max;
+  if (small && small_frames_ <= limits::ring_after_frames && ++small_frames_ > limits::ring_after_frames)
+    share_ring(patience);
   Placement placement = place_buffers(message);
   FrameHead head;
   head.kind = static_cast<FrameKind>(message.kind);
@@ -210,7 +268,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
 
   bool finished = false;
   try {
-    finished = outbox_.empty() && write(outgoing, patience);
+    finished = outbox_.empty() && (send_through_ring(placement, outgoing) || write(outgoing, patience));
   } catch (...) {
     if (!outgoing.begun) undo_placement(placement);
     throw;

@@ -68,6 +68,8 @@ void Channel::State::close() {
   ended_ = true;
   slots_out_ = {};
   slots_in_ = {};  // what was received keeps its own slots
+  ring_out_.reset();
+  ring_in_.reset();
 }
 
 void Channel::State::interrupted() {

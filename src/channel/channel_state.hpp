@@ -13,6 +13,7 @@
 #include "channel/inbox.hpp"
 #include "channel/kept_buffers.hpp"
 #include "channel/recent.hpp"
+#include "channel/ring.hpp"
 #include "channel/shared_memory.hpp"
 #include "channel/spin.hpp"
 #include "miniray/channel.hpp"
@@ -100,11 +101,17 @@ class Channel::State {
   void keep_rest(const Outgoing& outgoing);
   bool flush_outbox(Patience patience);
   void flush_if_possible();
+  void share_ring(Patience patience);
+  bool send_through_ring(const Placement& placement, const Outgoing& outgoing);
+  [[nodiscard]] bool socket_is_there();
+  void ring_bell();
   void wait_for_room();
   void give_up();
   system::Transfer read_once(system::Block block);
   bool fill(system::Block block);  // false if nothing came
   void absorb_frames();
+  bool absorb_ring();  // false if nothing was there
+  bool spin();         // true if something came
   void absorb(Frame frame);
   [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
   void wait_for_more(const Deadline& deadline);
@@ -112,6 +119,7 @@ class Channel::State {
   void require_front_fits(const ReceiveOptions& asked) const;
   Message take_front(Lane lane);
   void interrupted();
+  [[noreturn]] void fail_closed();
   [[noreturn]] void fail_ended(const char* operation) const;
 
   bool is_local_;   // a Unix-domain socket: descriptors may come
@@ -122,6 +130,12 @@ class Channel::State {
   std::vector<Fd> arrived_descriptors_;
   SlotReader slots_in_;
   SlotWriter slots_out_;
+  std::optional<RingReader> ring_in_;
+  std::optional<RingWriter> ring_out_;
+  std::int64_t socket_seen_ns_ = 0;
+  int small_frames_ = 0;              // sent before there was a ring
+  std::uint64_t written_bytes_ = 0;   // to the socket, ever
+  std::uint64_t absorbed_bytes_ = 0;  // of frames from the socket
   Inbox inbox_;
   KeptBuffers kept_;
   std::set<std::int64_t> dropped_;  // calls that the peer has taken back

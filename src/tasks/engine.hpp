@@ -106,6 +106,7 @@ class TaskEngine {
   [[nodiscard]] Member* idle_member(const TaskLine& line);
   bool give(Member& member, Task& task, std::int64_t lease_ns);
   void supply(std::size_t node, const LargeBuffer& large);
+  void rest() const;
   void watch(Channel* waker);
   [[nodiscard]] static std::string visible_names(const Node& node, const std::vector<std::size_t>& gpus);
   bool show_gpus(Member& member);

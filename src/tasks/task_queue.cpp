@@ -25,6 +25,11 @@ std::size_t TaskLine::tasks_ahead() const {
   return static_cast<std::size_t>(std::min<double>(ahead, limits::tasks_ahead_max));
 }
 
+double TaskQueue::mean_ns(const Demand& demand) const {
+  const auto line = lines_.find(demand);
+  return line == lines_.end() ? 0 : line->second->mean_ns_;
+}
+
 TaskLine& TaskQueue::line_of(const Demand& demand) {
   std::unique_ptr<TaskLine>& line = lines_[demand];
   if (!line) line = std::make_unique<TaskLine>(demand);

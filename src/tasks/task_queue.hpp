@@ -48,6 +48,8 @@ class TaskQueue {
   [[nodiscard]] const std::vector<TaskLine*>& waiting();
   [[nodiscard]] Task take_first(TaskLine& line);
   [[nodiscard]] TaskLine& line_of(const Demand& demand);
+  /// How long such a task takes, by the last few; 0: not known.
+  [[nodiscard]] double mean_ns(const Demand& demand) const;
 
  private:
   std::map<Demand, std::unique_ptr<TaskLine>> lines_;

@@ -12,12 +12,55 @@ namespace {
 // A body grows with what has arrived, so that a length alone never takes memory.
 constexpr std::size_t body_growth_bytes = 1 * limits::mib;
 
+void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
+  if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
+      static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
+    throw ProtocolError("the peer sent bytes that are not a MiniRay frame; does it speak another protocol or version?");
+  if (head.body_bytes > std::min(limits::body_bytes_max, message_bytes_max))
+    throw MessageTooLarge("a frame says its body has " + std::to_string(head.body_bytes) + " bytes; the limit is " +
+                          std::to_string(std::min(limits::body_bytes_max, message_bytes_max)));
+  if (head.buffer_count > limits::buffers_max)
+    throw MessageTooLarge("a frame says it has " + std::to_string(head.buffer_count) + " buffers; the limit is " +
+                          std::to_string(limits::buffers_max));
+}
+
 }  // namespace
+
+std::uint64_t Frame::stream_bytes() const {
+  std::uint64_t bytes = sizeof(FrameHead) + entries.size() * sizeof(BufferEntry) + body.size();
+  for (const BufferEntry& entry : entries) bytes += entry.place == BufferEntry::in_stream ? entry.bytes : 0;
+  return bytes;
+}
 
 void append_frame_prefix(std::string& out, const FrameHead& head, std::span<const BufferEntry> entries) {
   MINIRAY_CHECK(head.buffer_count == entries.size(), head.buffer_count, entries.size());
   out.append(reinterpret_cast<const char*>(&head), sizeof(head));
   if (!entries.empty()) out.append(reinterpret_cast<const char*>(entries.data()), entries.size_bytes());
+}
+
+Frame parse_frame(std::string_view bytes) {
+  const auto take = [&](std::uint64_t count) {
+    if (count > bytes.size()) throw ProtocolError("the peer wrote a frame that is not whole");
+    const std::string_view taken = bytes.substr(0, count);
+    bytes.remove_prefix(count);
+    return taken;
+  };
+  Frame frame;
+  std::memcpy(&frame.head, take(sizeof(FrameHead)).data(), sizeof(FrameHead));
+  check_head(frame.head, limits::message_bytes_max);
+  const std::string_view table = take(frame.head.buffer_count * sizeof(BufferEntry));
+  frame.entries.resize(frame.head.buffer_count);
+  if (!table.empty()) std::memcpy(frame.entries.data(), table.data(), table.size());
+  frame.body = take(frame.head.body_bytes);
+  frame.buffers.resize(frame.entries.size());
+  for (std::size_t i = 0; i < frame.entries.size(); ++i) {
+    if (frame.entries[i].place != BufferEntry::in_stream) continue;
+    const std::string_view buffer = take(frame.entries[i].bytes);
+    frame.buffers[i] = Buffer::allocate(buffer.size());
+    if (!buffer.empty()) std::memcpy(frame.buffers[i].data, buffer.data(), buffer.size());
+  }
+  if (!bytes.empty()) throw ProtocolError("the peer wrote more than a frame");
+  return frame;
 }
 
 std::span<std::byte> FrameReader::direct_room() {
@@ -85,24 +128,11 @@ std::size_t FrameReader::take_staged(std::byte* to, std::size_t most) {
   return bytes;
 }
 
-void FrameReader::check_head() const {
-  const FrameHead& head = frame_.head;
-  if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
-      static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
-    throw ProtocolError("the peer sent bytes that are not a MiniRay frame; does it speak another protocol or version?");
-  if (head.body_bytes > std::min(limits::body_bytes_max, message_bytes_max_))
-    throw MessageTooLarge("a frame says its body has " + std::to_string(head.body_bytes) + " bytes; the limit is " +
-                          std::to_string(std::min(limits::body_bytes_max, message_bytes_max_)));
-  if (head.buffer_count > limits::buffers_max)
-    throw MessageTooLarge("a frame says it has " + std::to_string(head.buffer_count) + " buffers; the limit is " +
-                          std::to_string(limits::buffers_max));
-}
-
 bool FrameReader::read_head() {
   if (staged() < sizeof(FrameHead)) return false;
   received_ = 0;
   take_staged(reinterpret_cast<std::byte*>(&frame_.head), sizeof(FrameHead));
-  check_head();
+  check_head(frame_.head, message_bytes_max_);
   announced_ = frame_.head.body_bytes;
   filled_ = 0;
   buffer_ = 0;

@@ -17,7 +17,8 @@
 
 namespace miniray {
 
-/// Besides Message::Kind: what two channels of one machine tell each other about shared memory.
+/// Besides Message::Kind: what two channels of one machine tell each other about shared memory (share, unshare, ring,
+/// bell).
 enum class FrameKind : std::uint8_t {
   message = 0,
   error = 1,
@@ -28,9 +29,11 @@ enum class FrameKind : std::uint8_t {
   reply = 6,
   drop = 7,
   keep = 8,
-  forget = 9
+  forget = 9,
+  ring = 10,
+  bell = 11
 };
-inline constexpr std::uint8_t frame_kind_count = 10;
+inline constexpr std::uint8_t frame_kind_count = 12;
 inline constexpr std::array<char, 2> frame_magic{'M', 'R'};
 
 struct FrameHead {
@@ -59,7 +62,13 @@ struct Frame {
   std::vector<BufferEntry> entries;
   std::string body;
   std::vector<Buffer> buffers;  ///< one for each entry; without memory where the place is not the stream
+
+  /// How long it is in the stream.
+  [[nodiscard]] std::uint64_t stream_bytes() const;
 };
+
+/// A small frame that has been had whole. ProtocolError if it is anything else.
+[[nodiscard]] Frame parse_frame(std::string_view bytes);
 
 /// Makes frames of bytes as they come, in pieces of any size. Large pieces are read straight to where they stay.
 /// Everything a peer says is checked against the limits before memory is taken for it: ProtocolError if it is not a
@@ -94,7 +103,6 @@ class FrameReader {
   bool read_table();
   bool read_body();
   bool read_buffers();
-  void check_head() const;
   std::size_t take_staged(std::byte* to, std::size_t most);
   void finish();
   [[nodiscard]] std::span<std::byte> direct_room();

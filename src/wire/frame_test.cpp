@@ -83,7 +83,7 @@ TEST_CASE("what is not a frame is refused, and what is too large before memory i
   const BufferEntry entries[] = {{UINT64_MAX, 0}, {UINT64_MAX, 0}};
   CHECK_THROWS_AS(refused(frame(head, entries, "")), MessageTooLarge);
   head = {};
-  head.kind = static_cast<FrameKind>(10);
+  head.kind = static_cast<FrameKind>(12);
   CHECK_THROWS_AS(refused(frame(head, {}, "")), ProtocolError);
 }
 

@@ -1,0 +1,112 @@
+#include "channel/ring.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "miniray/error.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr std::size_t ring_memory_bytes = ring_head_bytes + limits::ring_bytes;
+
+std::uint64_t with_padding(std::uint64_t frame_bytes) {
+  constexpr std::uint64_t step = sizeof(RingRecord);
+  return sizeof(RingRecord) + (frame_bytes + step - 1) / step * step;
+}
+
+// Both go on at the start of the ring where it ends.
+void copy_in(std::span<std::byte> ring, std::uint64_t position, const void* from, std::size_t bytes) {
+  const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
+  std::memcpy(ring.data() + begin, from, first);
+  std::memcpy(ring.data(), static_cast<const std::byte*>(from) + first, bytes - first);
+}
+void copy_out(std::span<const std::byte> ring, std::uint64_t position, void* to, std::size_t bytes) {
+  const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
+  std::memcpy(to, ring.data() + begin, first);
+  std::memcpy(static_cast<std::byte*>(to) + first, ring.data(), bytes - first);
+}
+
+}  // namespace
+
+std::optional<std::pair<RingWriter, Fd>> RingWriter::make() {
+  Fd memory = system::sealed_memory("miniray", ring_memory_bytes);
+  if (!memory.valid()) return {};
+  try {
+    RingWriter ring(std::make_unique<system::Mapping>(memory.get(), ring_memory_bytes));
+    return std::pair(std::move(ring), std::move(memory));
+  } catch (const SystemError&) {  // no room in the address space: the socket will do
+    return {};
+  }
+}
+
+std::uint64_t RingWriter::room() {
+  const std::uint64_t read = head().read.load(std::memory_order_acquire);
+  if (read > written_ || written_ - read > limits::ring_bytes) return 0;  // a peer that means no good
+  if (read != seen_read_) sign_of_life_ns_ = put_ns_;                     // it has read since then
+  seen_read_ = read;
+  return limits::ring_bytes - (written_ - read);
+}
+
+// Who finds it asleep wakes it, and nobody else has to.
+bool RingWriter::reader_sleeps() {
+  if (head().quiet.load(std::memory_order_relaxed) != 0) return false;
+  head().quiet.store(1, std::memory_order_relaxed);
+  return true;
+}
+
+RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const iovec> frame) {
+  RingRecord record{stream_bytes, 0};
+  for (const iovec& piece : frame) record.frame_bytes += piece.iov_len;
+  const std::uint64_t bytes = with_padding(record.frame_bytes);
+  if (record.frame_bytes > limits::ring_frame_bytes_max || bytes > room()) return Outcome::not_put;
+  put_ns_ = now_ns();
+  if (reader_sleeps() || put_ns_ - sign_of_life_ns_ > limits::ring_silence_ns) {
+    sign_of_life_ns_ = put_ns_;  // the socket will tell
+    return Outcome::not_put;
+  }
+  copy_in(data(), written_, &record, sizeof(record));
+  std::uint64_t position = written_ + sizeof(record);
+  for (const iovec& piece : frame) {
+    copy_in(data(), position, piece.iov_base, piece.iov_len);
+    position += piece.iov_len;
+  }
+  written_ += bytes;
+  head().written.store(written_, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one in sleep(): one of the two sees the other
+  return reader_sleeps() ? Outcome::put_while_it_fell_asleep : Outcome::put;
+}
+
+RingReader::RingReader(Fd memory)
+    : Ring([&] {
+        const std::size_t bytes = memory.valid() ? system::sealed_memory_bytes(memory.get()) : 0;
+        if (bytes != ring_memory_bytes)
+          throw ProtocolError("the peer offered a ring that cannot be used (" + std::to_string(bytes) + " bytes)");
+        return std::make_unique<system::Mapping>(memory.get(), bytes);
+      }()) {}
+
+std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
+  const std::uint64_t written = head().written.load(std::memory_order_acquire);
+  if (written == read_) return {};
+  RingRecord record;
+  copy_out(data(), read_, &record, sizeof(record));
+  const bool fits = record.frame_bytes <= limits::ring_frame_bytes_max && written > read_ &&
+                    written - read_ <= limits::ring_bytes && with_padding(record.frame_bytes) <= written - read_;
+  if (!fits)
+    throw ProtocolError("the peer wrote what is not a frame into the ring (" + std::to_string(record.frame_bytes) +
+                        " bytes, of " + std::to_string(written - read_) + ")");
+  if (record.stream_bytes > stream_bytes) return {};
+  frame_.resize(record.frame_bytes);
+  copy_out(data(), read_ + sizeof(record), frame_.data(), frame_.size());
+  read_ += with_padding(record.frame_bytes);
+  head().read.store(read_, std::memory_order_release);
+  return frame_;
+}
+
+void RingReader::sleep() {
+  head().quiet.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace miniray

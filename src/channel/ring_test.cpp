@@ -1,0 +1,178 @@
+#include "channel/ring.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "miniray/miniray.hpp"
+
+namespace miniray {
+namespace {
+
+struct Ends {
+  RingWriter writer;
+  RingReader reader;
+  Fd memory;
+};
+
+bool put(RingWriter& writer, std::uint64_t after, std::string frame) {
+  const iovec piece{frame.data(), frame.size()};
+  return writer.put(after, std::span(&piece, 1)) != RingWriter::Outcome::not_put;
+}
+
+Ends ring() {
+  auto made = RingWriter::make();
+  REQUIRE(made);
+  Fd other(dup(made->second.get()));
+  Ends ends{std::move(made->first), RingReader(std::move(made->second)), std::move(other)};
+  ends.reader.watch();
+  CHECK_FALSE(put(ends.writer, 0, "nothing was heard of the reader yet"));
+  return ends;
+}
+
+}  // namespace
+
+TEST_CASE("a ring gives back what was put, whole and in order, however often it goes round") {
+  Ends ends = ring();
+  std::uint64_t next = 0;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const std::string frame(1 + i * 37 % limits::ring_frame_bytes_max, static_cast<char>('a' + i % 26));
+    while (!put(ends.writer, 0, frame)) {
+      if (ends.reader.empty()) continue;
+      const std::size_t bytes = 1 + next * 37 % limits::ring_frame_bytes_max;
+      CHECK(ends.reader.take(0) == std::string(bytes, static_cast<char>('a' + next % 26)));
+      ++next;
+    }
+  }
+  while (next < 2000) {
+    CHECK(ends.reader.take(0)->size() == 1 + next * 37 % limits::ring_frame_bytes_max);
+    ++next;
+  }
+  CHECK(ends.reader.empty());
+  CHECK_FALSE(ends.reader.take(0));
+}
+
+TEST_CASE("a frame waits until the stream has come as far") {
+  Ends ends = ring();
+  REQUIRE(put(ends.writer, 100, "later"));
+  CHECK_FALSE(ends.reader.take(99));
+  CHECK_FALSE(ends.reader.empty());
+  CHECK(ends.reader.take(100) == "later");
+}
+
+TEST_CASE("what goes to a reader that sleeps, or of which nothing was heard for long, does not go into the ring") {
+  Ends ends = ring();
+  ends.reader.sleep();
+  CHECK_FALSE(put(ends.writer, 0, "this wakes it"));
+  CHECK(put(ends.writer, 0, "now it is awake"));
+  CHECK(ends.reader.take(0) == "now it is awake");
+  usleep(2 * limits::ring_silence_ns / 1000);
+  CHECK_FALSE(put(ends.writer, 0, "is anybody there?"));
+  CHECK(put(ends.writer, 0, "the socket knows"));
+}
+
+TEST_CASE("a peer that writes nonsense into the ring is refused") {
+  Ends ends = ring();
+  const auto memory = system::Mapping(ends.memory.get(), ring_head_bytes + limits::ring_bytes);
+  auto& head = *reinterpret_cast<RingHead*>(memory.bytes().data());
+  auto& record = *reinterpret_cast<RingRecord*>(memory.bytes().data() + ring_head_bytes);
+  SUBCASE("more than there can be") { head.written = limits::ring_bytes + 16; }
+  SUBCASE("a frame that is longer than what was written") {
+    head.written = 32;
+    record.frame_bytes = 100;
+  }
+  SUBCASE("a frame that is longer than any") {
+    head.written = limits::ring_bytes;
+    record.frame_bytes = UINT64_MAX;
+  }
+  CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("not a frame"), ProtocolError);
+}
+
+TEST_CASE("a reader that says it has read more than there was gets no more") {
+  Ends ends = ring();
+  const auto memory = system::Mapping(ends.memory.get(), ring_head_bytes + limits::ring_bytes);
+  reinterpret_cast<RingHead*>(memory.bytes().data())->read = 1000;
+  CHECK_FALSE(put(ends.writer, 0, "nothing"));
+}
+
+TEST_CASE("memory of another size is no ring") {
+  CHECK_THROWS_AS(RingReader(system::sealed_memory("miniray", 4096)), ProtocolError);
+  CHECK_THROWS_AS(RingReader{Fd()}, ProtocolError);
+}
+
+// Channels: rings come into use after a few messages.
+
+TEST_CASE("small and large messages keep their order, whichever way they go") {
+  auto [here, there] = Channel::pair();
+  constexpr int count = 3000;
+  std::thread writer([&channel = here] {
+    for (int i = 0; i < count; ++i) {
+      if (i % 7 == 3)
+        channel.send(Value::list({i, std::string(5000 + i, 'x')}));  // through the socket
+      else if (i % 50 == 20)
+        channel.send(Value::list({i, Array::zeros<std::uint8_t>({100'000})}));  // shared memory
+      else
+        channel.send(Value::list({i, std::string(i % 900, 'y')}));
+    }
+  });
+  for (int i = 0; i < count; ++i) {
+    if (i % 500 == 0) usleep(3000);  // the ring fills up
+    const Value got = there.recv();
+    REQUIRE(got.at(0) == i);
+  }
+  writer.join();
+}
+
+TEST_CASE("a message in the ring wakes who waits for the socket, or for one of many") {
+  auto [here, there] = Channel::pair();
+  std::thread other([&channel = there] {
+    while (true) {
+      const Value got = channel.recv();
+      if (got.is_null()) return;
+      channel.send(got);
+    }
+  });
+  std::array<Channel*, 1> one{&here};
+  for (int i = 0; i < 600; ++i) {
+    here.send(i);
+    if (i % 3 == 0) {
+      REQUIRE(wait_any(one, 20.0).size() == 1);
+    } else if (i % 3 == 1) {
+      pollfd readable{here.fileno(), POLLIN, 0};
+      while (!here.ready()) REQUIRE(poll(&readable, 1, 20'000) == 1);
+    }
+    if (i % 100 == 0) usleep(500);  // long enough for the other to sleep
+    REQUIRE(here.recv({.timeout_s = 20.0}) == i);
+  }
+  here.send(Value());
+  other.join();
+}
+
+TEST_CASE("what was written into the ring before the end is received") {
+  auto [here, there] = Channel::pair();
+  for (int i = 0; i < 100; ++i) here.send(i);
+  here.close();
+  for (int i = 0; i < 100; ++i) CHECK(there.recv() == i);
+  CHECK_THROWS_AS((void)there.recv(), EndOfStream);
+  CHECK_THROWS_AS(
+      [&] {
+        for (int i = 0; i < 100; ++i) there.send(i);
+      }(),
+      EndOfStream);
+}
+
+TEST_CASE("one that receives nothing fills ring and socket, and then send_some keeps the rest") {
+  auto [here, there] = Channel::pair();
+  int sent = 0;
+  while (here.send_some(encode(Value::list({sent++, std::string(1000, 'z')})))) {
+  }
+  for (int i = 0; i < 50; ++i) (void)here.send_some(encode(Value::list({sent++, "small"})));
+  for (int i = 0; i < sent; ++i) {
+    REQUIRE(there.recv({.timeout_s = 20.0}).at(0) == i);
+    (void)here.flush_some();
+  }
+}
+
+}  // namespace miniray
