@@ -6,6 +6,7 @@ Some end their worker, some only spoil it; the next task must not notice.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -190,6 +191,25 @@ def test_what_cannot_come_over_is_told(pool: Any, nasty: Any, args: Any, kinds: 
     error = run_among_others(pool, nasty, *args)
     assert isinstance(error, kinds)
     assert text in str(error)
+
+
+def test_a_function_that_is_nowhere_but_here_and_cannot_be_sent(
+    pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name it is not found there, and by value it does not go: the user hears why not."""
+    (tmp_path / "holds_a_lock.py").write_text(
+        "import threading\nLOCK = threading.Lock()\ndef guarded(x):\n    with LOCK:\n        return x\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))  # after the workers were started
+    holds_a_lock = importlib.import_module("holds_a_lock")
+    try:
+        error = run_among_others(pool, holds_a_lock.guarded, 1)
+        assert isinstance(error, TypeError)
+        assert "cannot send guarded to another process: cannot pickle '_thread.lock' object" in str(error)
+        with pytest.raises(TypeError, match="cannot send guarded to another process"):
+            list(pool.map(holds_a_lock.guarded, range(10)))
+    finally:
+        del sys.modules["holds_a_lock"]
 
 
 def test_an_exception_without_a_text(pool: Any) -> None:

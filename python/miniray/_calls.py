@@ -147,6 +147,8 @@ def _code_check(code: types.CodeType) -> int:
 
 def _find(function: dict[str, Any]) -> Any:
     """What a caller described. Unknown if it was described by name, and is not here."""
+    if "missing" in function:
+        raise TypeError(function["missing"])
     if "pickle" in function:
         return unpickled(function["pickle"])
     name: str = function["name"]

@@ -265,7 +265,7 @@ class Inside:
         try:
             described = _calls.by_value(fn)
         except TypeError as error:
-            described = {"name": "", "missing": str(error)}
+            described = {"missing": str(error)}  # whoever calls it there hears of it
         self.core.redefine(function, described)
 
     # The thread that replaces workers.
