@@ -12,7 +12,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/clock.hpp"
 #include "calls.hpp"
 #include "calls/call_format.hpp"
 #include "miniray/channel.hpp"
@@ -24,13 +23,7 @@ namespace miniray::python {
 namespace {
 
 constexpr std::int64_t initializer_number = -1;
-// A lease that takes nine bytes in the message, which the engine writes over.
-constexpr std::int64_t some_lease = INT64_MAX;
 
-struct TimedEvent {
-  double time_s;
-  PoolEvent event;
-};
 struct Vacancy {
   std::size_t node;
   std::shared_ptr<Worker> gone;
@@ -38,19 +31,13 @@ struct Vacancy {
 /// What the engine has to tell, until somebody takes it.
 struct News {
   std::vector<TaskOutcome> outcomes;
-  std::vector<TimedEvent> events;
+  std::vector<PoolEvent> events;
   std::vector<Vacancy> vacancies;
   std::vector<std::int64_t> unknown_functions;
   [[nodiscard]] bool empty() const {
     return outcomes.empty() && events.empty() && vacancies.empty() && unknown_functions.empty();
   }
 };
-
-double wall_clock_s() {
-  timespec time{};
-  clock_gettime(CLOCK_REALTIME, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-}
 
 using Function = std::shared_ptr<TaskFunction>;
 using Terms = std::shared_ptr<const TaskTerms>;
@@ -94,7 +81,7 @@ class PoolCore {
       set_lease(task.call, 0);
       options.initializer = std::move(task);
     }
-    options.on_event = [this](PoolEvent event) { fresh_.events.push_back({wall_clock_s(), std::move(event)}); };
+    options.on_event = [this](PoolEvent event) { fresh_.events.push_back(std::move(event)); };
     options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) {
       fresh_.vacancies.push_back({node, std::move(gone)});
     };
@@ -126,10 +113,9 @@ class PoolCore {
   }
 
   // Functions and terms.
-  FunctionHandle define(const std::string& name, nb::handle definition, bool by_value) {
+  FunctionHandle define(nb::handle definition, bool by_value) {
     auto function = std::make_shared<TaskFunction>();
     function->number = ++last_function_;
-    function->name = name;
     function->definition = encode_definition(function->number, definition);
     function->by_value = by_value;
     return {function};
@@ -207,10 +193,8 @@ class PoolCore {
     if (news.empty()) return nb::none();
     nb::list outcomes, events, vacancies, unknown;
     for (TaskOutcome& outcome : news.outcomes) outcomes.append(object_of(outcome));
-    for (const TimedEvent& timed : news.events) {
-      const PoolEvent& event = timed.event;
-      events.append(nb::make_tuple(timed.time_s, event.kind, event.node, event.worker, text(event.text), event.task));
-    }
+    for (const PoolEvent& event : news.events)
+      events.append(nb::make_tuple(event.kind, event.node, event.worker, text(event.text), event.task));
     for (Vacancy& vacancy : news.vacancies)
       vacancies.append(nb::make_tuple(vacancy.node, nb::cast(Corpse{std::move(vacancy.gone)})));
     for (const std::int64_t number : news.unknown_functions) unknown.append(number);
@@ -242,7 +226,7 @@ class PoolCore {
 
   /// Something for wait_news() to return with.
   void nudge() {
-    post([this](TaskEngine&) { fresh_.events.push_back({wall_clock_s(), {"shutdown", {}, {}, {}, 0}}); });
+    post([this](TaskEngine&) { fresh_.events.push_back({"shutdown", {}, {}, {}, 0}); });
   }
 
   bool is_running(std::int64_t number) {
@@ -505,7 +489,7 @@ void bind_pool(nb::module_& module) {
       .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a)
       .def("add_worker", &PoolCore::add_worker, "node"_a, "worker"_a, "shares_clock"_a)
       .def("set_link", &PoolCore::set_link, "node"_a, "link"_a)
-      .def("define", &PoolCore::define, "name"_a, "definition"_a, "by_value"_a)
+      .def("define", &PoolCore::define, "definition"_a, "by_value"_a)
       .def("redefine", &PoolCore::redefine, "function"_a, "definition"_a)
       .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),
            "retries"_a)

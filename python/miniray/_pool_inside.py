@@ -99,8 +99,7 @@ class Inside:
         by_value = described is None
         if described is None:
             described = _calls.by_value(fn)
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        made = self.core.define(name, described, by_value)
+        made = self.core.define(described, by_value)
         hash_of: Any = type(fn).__hash__
         if not by_value or hash_of is object.__hash__ or isinstance(fn, type(lambda: None)):
             if len(self.functions) >= 1024:  # of lambdas there is no end
@@ -163,7 +162,7 @@ class Inside:
                 self._stillborn = 0
                 self.ended(len(outcomes))
             del outcomes, news  # futures are not kept alive while this waits
-            for moment, kind, node, worker, text, task in events:
+            for kind, node, worker, text, task in events:
                 self.events._add(kind, node, worker, text, {"task": task} if task else {})
                 if kind == "pool_broken":
                     self._broken = text
@@ -171,7 +170,6 @@ class Inside:
                     self._stillborn += 1
                     if self._stillborn > _STILLBORN_MAX:
                         self.core.break_down(f"workers die before they are ready: {text}")
-                del moment
             for number in unknown:
                 self._send_by_value(number)
             for vacancy in vacancies:

@@ -1,4 +1,4 @@
-// What an exception that was kept for later says.
+// What an exception says: one that was kept for later, and which type it has.
 #pragma once
 
 #include <exception>
@@ -13,5 +13,8 @@ inline std::string text_of(const std::exception_ptr& failure) {
     return error.what();
   }
 }
+
+/// As the source has it: "std::out_of_range".
+[[nodiscard]] std::string type_name(const std::exception& error);
 
 }  // namespace miniray

@@ -1,25 +1,16 @@
 #include "calls/call_server.hpp"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-#include <typeinfo>
 
 #include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "miniray/calls.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
-
-std::string type_name(const std::exception& error) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? name.get() : typeid(error).name();
-}
 
 CallFailure failure_now() {
   try {

@@ -18,7 +18,6 @@ namespace miniray {
 struct TaskFunction {
   std::int64_t number = 0;
   Message definition;         ///< a call "define", without a reply
-  std::string name;           ///< for people
   std::int64_t revision = 0;  ///< a definition that replaces another has the next
   bool by_value = false;
   bool asked_for = false;  ///< a worker does not know it by name: its value is on the way
@@ -29,7 +28,6 @@ struct TaskTerms {
   Demand demand = {};
   std::optional<double> timeout_s = {};  ///< of running
   int retries = 0;                       ///< after the death of its worker
-  bool limits_memory = false;            ///< its call says how much it may take
 };
 
 struct Task {

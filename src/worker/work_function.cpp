@@ -1,15 +1,13 @@
 #include "worker/work_function.hpp"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <memory>
-#include <typeinfo>
 
 #include "base/crash.hpp"
+#include "base/error_text.hpp"
 #include "base/fd.hpp"
 #include "base/process.hpp"
 #include "miniray/error.hpp"
@@ -17,13 +15,6 @@
 
 namespace miniray {
 namespace {
-
-std::string type_name(const std::exception& error) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? name.get() : typeid(error).name();
-}
 
 // An exception's text may be anything, and a message holds only text.
 void report(Channel& channel, const WorkFailure& failure) {
