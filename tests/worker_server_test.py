@@ -1,10 +1,9 @@
-"""The worker server: its command line, whom it lets in, and what it says to all others."""
+"""The worker server: its command line, its end, and itself as a class."""
 
 from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import socket
 import struct
@@ -12,8 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +20,6 @@ import pytest
 import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
 
-HELLO = b"MiniRay?" + struct.pack("<I", 1) + bytes(32)
 OTHER_KEY = "0123456789abcdef" * 4
 
 
@@ -32,28 +28,6 @@ def run_server(*arguments: str, **options: Any) -> subprocess.CompletedProcess[s
     command = [sys.executable, "-m", "miniray.worker_server", "--host", "127.0.0.1", *arguments]
     environment = {**os.environ, "MINIRAY_KEY": OTHER_KEY}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False, **options)
-
-
-def refusals(log: str) -> list[str]:
-    return [line.split(": ", 1)[1] for line in log.splitlines() if " refused 127.0.0.1:" in line]
-
-
-@pytest.fixture
-def stranger(server: Any) -> Iterator[Callable[[], socket.socket]]:
-    """Plain connections to the server."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-
-
-def ending(connection: socket.socket) -> bytes:
-    """All that the server still says; a reset is an end too."""
-    said = b""
-    try:
-        while more := connection.recv(4096):
-            said += more
-    except ConnectionResetError:
-        pass
-    return said
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
@@ -171,290 +145,6 @@ def test_bad_arguments(tmp_path: Path) -> None:
     assert "num_workers is 1 or more" in run_server("--port", "0", "--workers", "0").stderr
     with pytest.raises(miniray.UnknownHost, match=r"no-such-host\.invalid"):
         WorkerServer("no-such-host.invalid", 0, print, key=OTHER_KEY)
-
-
-# --- Who is let in ----------------------------------------------------------------------------------------------------
-def test_the_user_s_key_file_needs_no_configuration(
-    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("MINIRAY_KEY", raising=False)
-    server = start_server("--work-fn", "work_functions.echo", key=None)
-    file = tmp_path / ".miniray" / "key"
-    assert file.stat().st_mode & 0o777 == 0o600
-    with RemoteWorker("127.0.0.1", server.port) as worker:
-        worker.send(1)
-        assert worker.recv(timeout=30) == 1
-    file.chmod(0o644)
-    with pytest.raises(miniray.UsageError, match="others may read the key file"):
-        RemoteWorker("127.0.0.1", server.port)
-    monkeypatch.setenv("MINIRAY_KEY", OTHER_KEY)
-    with pytest.raises(miniray.Refused, match="it has another key"):
-        RemoteWorker("127.0.0.1", server.port)
-
-
-def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any, until: Any) -> None:
-    before = len(refusals(server.log))
-    with pytest.raises(ConnectionRefusedError, match=r"it has another key\. Give both sides the same one") as caught:
-        server.connect(key=OTHER_KEY)
-    assert server.where in str(caught.value)
-    assert until(lambda: len(refusals(server.log)) == before + 2)
-    # It notices at the first of its two connections, and the second may not have said anything yet.
-    assert "it left before it proved that it has the key; probably it has another one" in server.log
-    assert server.serves()
-
-
-@pytest.mark.parametrize(
-    ("said", "answer", "reason"),
-    [
-        (b"MR\0\1\0\0\0\0\2\0\0\0\0\0\0\0{}", b"", "it does not speak MiniRay's protocol"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"", "it does not speak MiniRay's protocol"),
-        (os.urandom(100_000), b"", "it does not speak MiniRay's protocol"),
-        (
-            b"MiniRay?" + struct.pack("<I", 7) + bytes(32),
-            b"MiniRay!" + struct.pack("<II", 1, 1),
-            "it speaks version 7 of MiniRay's protocol, and this side version 1: install the same MiniRay",
-        ),
-        (HELLO + bytes(32), None, "it has another key"),
-        (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, None, "it has another key"),
-    ],
-    ids=["frames at once", "http", "garbage", "another version", "wrong proof", "wrong proof and more"],
-)
-def test_a_stranger_is_refused_and_the_server_goes_on(
-    server: Any, stranger: Any, until: Any, said: bytes, answer: bytes | None, reason: str
-) -> None:
-    before = len(refusals(server.log))
-    connection = stranger()
-    try:
-        connection.sendall(said)
-    except ConnectionError:
-        pass  # it was refused before it had said all
-    heard = ending(connection)
-    assert heard == answer if answer is not None else heard.startswith(b"MiniRay!") or heard == b""
-    assert until(lambda: len(refusals(server.log)) > before)
-    assert reason in refusals(server.log)[before]
-    assert server.serves()
-
-
-def test_who_leaves_in_between_is_forgotten(server: Any, stranger: Any, until: Any) -> None:
-    for said, reason in ((b"", "it left without a word"), (HELLO[:20], "it left before it proved that it has the key")):
-        before = len(refusals(server.log))
-        connection = stranger()
-        connection.sendall(said)
-        connection.close()
-        assert until(lambda before=before: len(refusals(server.log)) > before)
-        assert reason in refusals(server.log)[before]
-    assert server.serves()
-
-
-def test_a_client_notices_that_the_server_is_none() -> None:
-    def listen(handle: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            handle.send(listener.getsockname()[1])
-            said = handle.recv()
-            with ExitStack() as stack:
-                for _ in range(2):
-                    stack.enter_context(listener.accept()[0]).sendall(said)
-                handle.recv()
-
-    for said, text in (
-        (b"220 mail.example.com ESMTP\r\n", "what listens there is no MiniRay worker server"),
-        (b"MiniRay!" + struct.pack("<II", 9, 1), "it speaks version 9"),
-        (b"MiniRay!" + struct.pack("<II", 1, 0) + bytes(64), "it has another key"),
-        (b"MiniRay!" + struct.pack("<II", 1, 3), "Try again later"),
-    ):
-        with Worker(listen) as worker:
-            port = worker.recv(timeout=30)
-            worker.send(said)
-            with pytest.raises(miniray.Refused, match=text):
-                RemoteWorker("127.0.0.1", port, key=OTHER_KEY)
-
-
-def test_who_does_not_come_to_the_point_is_refused_after_a_while(
-    server: Any, stranger: Any, until: Any, json_client: ModuleType
-) -> None:
-    """All of the slow ones together: the limit is limits.hello_timeout_ms."""
-    before = len(server.log)
-    key = bytes.fromhex(server.key)
-    silent, half = stranger(), stranger()
-    half.sendall(HELLO[:20])
-    stranger().sendall(HELLO)
-    clients = [json_client.JsonClient(stranger()) for _ in range(3)]
-    for client in clients:
-        client.prove(key)
-    clients[1].stream.write(b"\x64\0\0\0half of a request")
-    clients[1].stream.flush()
-    with pytest.raises(ConnectionRefusedError, match="the other of its two connections did not come"):
-        clients[2].ask(token="alone")
-    reasons = [
-        "it said nothing within 10 s",
-        "it did not prove that it has the key within 10 s",
-        "it did not say what it wants within 10 s",
-        "the other of its two connections did not come",
-    ]
-    assert until(lambda: all(reason in server.log[before:] for reason in reasons)), server.log
-    assert server.log[before:].count(reasons[1]) == 2
-    assert server.log[before:].count(reasons[2]) == 2
-    assert ending(silent) == ending(half) == b""
-    for client in clients:
-        client.stream.close()
-    assert server.serves()
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.usefixtures("many_descriptors")
-def test_a_thousand_wrong_hellos_at_once(start_server: Any, until: Any) -> None:
-    server = start_server()
-    with ExitStack() as stack:
-        crowd = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30)) for _ in range(1000)
-        ]
-        for connection in crowd:
-            connection.sendall(HELLO)
-        for connection in crowd:
-            connection.sendall(bytes(32))
-        assert server.serves()
-        for connection in crowd:
-            assert ending(connection).startswith(b"MiniRay!")
-    assert until(lambda: len(refusals(server.log)) == 1000)
-    assert server.serves()
-    assert until(lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) < 50)
-
-
-@pytest.mark.usefixtures("many_descriptors")
-def test_a_thousand_silent_connections_are_in_nobodys_way(start_server: Any) -> None:
-    server = start_server()
-    with ExitStack() as stack:
-        for _ in range(1000):
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        began = time.monotonic()
-        assert server.serves()
-        assert time.monotonic() - began < 5
-    assert server.serves()
-
-
-def test_no_descriptors_left_is_survived(start_server: Any, until: Any) -> None:
-    server = start_server()
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (30, 30))
-    with ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        assert until(lambda: "too many connections say nothing" in server.log)
-        assert "ulimit -n" in server.log
-    assert until(lambda: len(refusals(server.log)) + server.log.count(" dropped ") == 100)
-    assert server.serves()
-
-
-# --- Requests ---------------------------------------------------------------------------------------------------------
-def with_length(text: bytes) -> bytes:
-    return struct.pack("<I", len(text)) + text
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "reason"),
-    [
-        (struct.pack("<I", 0), "its request has 0 bytes"),
-        (struct.pack("<I", 2**32 - 1), "its request has 4294967295 bytes, and the limit is 1048576"),
-        (struct.pack("<I", 2**20 + 1) + b" " * 100_000, "its request has 1048577 bytes, and the limit is 1048576"),
-        (with_length(b"not json"), "its request cannot be read"),
-        (with_length(b"{"), "its request cannot be read"),
-        (with_length(b"\xff\xfe"), "its request cannot be read"),
-        (with_length(b"[1, 2]"), "its request cannot be read"),
-        (with_length(b'"worker"'), "its request cannot be read"),
-        (with_length(b"[" * 2**20), "its request cannot be read"),
-        (with_length(b'{"kind": "queen"}'), 'not "queen"'),
-        (with_length(b'{"kind": 3}'), "its request cannot be read"),
-        (with_length(b'{"work_fn": ["x"]}'), "its request cannot be read"),
-        (with_length(b'{"codec": "pickle"}'), 'there is no codec "pickle"'),
-        (with_length(b'{"shared_memory": "yes"}'), "its request cannot be read"),
-        (with_length(b'{"unreachable_ms": 1}'), "unreachable_ms is out of range: 1"),
-        (with_length(b'{"unreachable_ms": 1e3}'), "its request cannot be read"),
-        (with_length(b'{"environment": {"A": 1}}'), "its request cannot be read"),
-        (with_length(b'{"environment": ["A"]}'), "its request cannot be read"),
-        (with_length(b'{"label": {"$bytes": null}}'), "its request cannot be read"),
-    ],
-    ids=lambda value: repr(value)[:40],
-)
-def test_a_request_that_makes_no_sense_is_refused(
-    server: Any, stranger: Any, until: Any, json_client: ModuleType, request_bytes: bytes, reason: str
-) -> None:
-    before = len(refusals(server.log))
-    client = json_client.JsonClient(stranger())
-    client.prove(bytes.fromhex(server.key))
-    try:
-        client.stream.write(request_bytes)
-        client.stream.flush()
-    except ConnectionError:
-        pass  # refused at its length
-    assert until(lambda: len(refusals(server.log)) > before)
-    assert reason in refusals(server.log)[before]
-    try:
-        client.stream.close()
-    except ConnectionError:
-        pass
-    assert server.serves()
-
-
-def test_a_refusal_has_the_traceback_of_what_does_not_import(start_server: Any, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("def work(handle):\n    pass\n\nraise RuntimeError('no layers')\n")
-    server = start_server(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    for _ in range(2):
-        with pytest.raises(miniray.Refused) as caught:
-            server.connect("broken.work")
-        assert 'broken.py", line 4' in str(caught.value)
-        assert "RuntimeError: no layers" in str(caught.value)
-        assert server.where in str(caught.value)
-    with pytest.raises(miniray.Refused, match="say which one to run"):
-        server.connect()
-    assert server.serves()
-    (tmp_path / "broken.py").write_text("def work(handle):\n    handle.send('mended')\n")
-    with server.connect("broken.work") as worker:
-        assert worker.recv(timeout=30) == "mended"
-
-
-def test_workers_are_limited_to_what_was_said(start_server: Any) -> None:
-    server = start_server("--work-fn", "work_functions.echo", "--workers", "2")
-    with server.connect() as first, server.connect():
-        with pytest.raises(miniray.Refused, match="all of its 2 workers are taken"):
-            server.connect()
-        first.close()
-        assert server.serves()
-    with pytest.raises(miniray.Refused, match="all of its 2 workers"):
-        miniray.create_remote_workers([("127.0.0.1", server.port)] * 3, key=server.key)
-
-
-def test_the_key_is_seen_nowhere(start_server: Any, until: Any) -> None:
-    server = start_server("--work-fn", "work_functions.fail")
-    texts: list[str] = []
-    for attempt in (
-        lambda: server.connect(key=OTHER_KEY),
-        lambda: server.connect(key=server.key + "0"),
-        lambda: server.connect(key=server.key[:-1]),
-        lambda: server.connect("no_such_module.work"),
-        lambda: WorkerServer("127.0.0.1", 0, print, key=server.key[:-1]),
-    ):
-        with pytest.raises((miniray.Refused, miniray.UsageError)) as caught:
-            attempt()
-        texts += [str(caught.value), repr(caught.value)]
-    with server.connect() as worker:
-        texts += [repr(worker), str(worker), worker.name]
-        texts += [Path(f"/proc/{pid}/cmdline").read_text() for pid in (server.process.pid, worker.pid)]
-        worker.send("layer")
-        with pytest.raises(miniray.WorkerError) as failed:
-            worker.recv(timeout=30)
-        texts += [str(failed.value)]
-    assert server.end() == 0
-    for text in [*texts, server.log, server.output]:
-        assert server.key[:16] not in text.lower()
-        assert OTHER_KEY[:16] not in text.lower()
-    assert "no_such_module" in server.log
 
 
 # --- As a class -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,392 @@
+#include "pool_core.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <future>
+
+#include "calls.hpp"
+#include "calls/call_format.hpp"
+#include "object_builder.hpp"
+#include "ready_worker.hpp"
+
+namespace miniray::python {
+namespace {
+
+constexpr std::int64_t initializer_number = -1;
+
+nb::object text(const std::string& bytes) {
+  return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+}
+
+// While a task waits, its owner lives: the garbage collector need not visit it, and a million of them, again and
+// again.
+void hold(nb::handle owner) {
+  owner.inc_ref();
+  if (PyObject_GC_IsTracked(owner.ptr()) != 0) PyObject_GC_UnTrack(owner.ptr());
+}
+
+Message encode_definition(std::int64_t number, nb::handle definition) {
+  nb::list parts;
+  parts.append(0);
+  parts.append("define");
+  parts.append(number);
+  parts.append(definition);
+  EncodedObject encoded(parts, Codec::msgpack);
+  encoded.set_kind(Message::Kind::call);
+  return std::move(encoded).detach();
+}
+
+// (owner, kind, what, worker, bytes, task): what depends on the kind; the task is there if it may be tried again.
+nb::tuple object_of(TaskOutcome& outcome) {
+  const nb::object owner = nb::steal(static_cast<PyObject*>(outcome.task.owner));
+  if (PyObject_GC_IsTracked(owner.ptr()) == 0) PyObject_GC_Track(owner.ptr());
+  const char* kind = nullptr;
+  nb::object what = nb::none();
+  switch (outcome.kind) {
+    case TaskOutcome::Kind::reply: {
+      const ReplyHead head = parse_reply_head(outcome.reply);
+      const nb::object parts = decode_object(outcome.reply);
+      if (head.kind == ReplyKind::value)
+        return nb::make_tuple(owner, "value", parts[3], nb::none(), outcome.reply.size(), head.ns);
+      kind = head.kind == ReplyKind::values ? "values" : head.kind == ReplyKind::pickle ? "pickle" : "error";
+      if (head.kind != ReplyKind::error && head.kind != ReplyKind::unknown)
+        return nb::make_tuple(owner, kind, parts, outcome.worker, outcome.reply.size(), head.ns);
+      what = parts;
+      break;
+    }
+    case TaskOutcome::Kind::died:
+      kind = "died";
+      what = died_object(WorkerDied(*outcome.certificate));
+      break;
+    case TaskOutcome::Kind::timed_out:
+      kind = "timeout";
+      what = text(outcome.text);
+      break;
+    case TaskOutcome::Kind::cancelled:
+      kind = "cancelled";
+      break;
+    case TaskOutcome::Kind::broken:
+      kind = "broken";
+      what = text(outcome.text);
+      break;
+  }
+  return nb::make_tuple(owner, kind, what, outcome.worker, nb::int_(0), nb::cast(TaskHandle{std::move(outcome.task)}));
+}
+
+}  // namespace
+
+PoolCore::PoolCore() {
+  ChannelOptions quiet;
+  quiet.spin_us = 0;
+  auto [here, there] = Channel::pair(quiet);
+  waker_ = std::make_unique<Channel>(std::move(here));
+  bell_ = std::make_unique<Channel>(std::move(there));
+}
+
+std::size_t PoolCore::add_node(const std::string& name, double cpus, std::size_t gpus,
+                               std::vector<std::string> gpu_names, const Amounts& custom) {
+  nodes_.push_back({name, NodeResources(cpus, gpus, custom), std::move(gpu_names)});
+  return nodes_.size() - 1;
+}
+
+void PoolCore::start(nb::handle initializer, nb::handle arguments) {
+  TaskEngine::Options options;
+  if (!initializer.is_none()) {
+    Task task;
+    task.function = nb::cast<FunctionHandle&>(initializer).function;
+    task.number = initializer_number;
+    task.call = encode_call(initializer_number, task.function->number, arguments, nb::dict(), nb::none());
+    set_lease(task.call, 0);
+    options.initializer = std::move(task);
+  }
+  options.on_event = [this](PoolEvent event) { fresh_.events.push_back(std::move(event)); };
+  options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) {
+    fresh_.vacancies.push_back({node, std::move(gone)});
+  };
+  options.on_unknown = [this](const TaskFunction& function) { fresh_.unknown_functions.push_back(function.number); };
+  engine_ = std::make_unique<TaskEngine>(std::move(options));
+  for (Node& node : nodes_) engine_->add_node(node.name, node.resources, node.gpu_names);
+  thread_ = std::thread([this] { run(); });
+}
+
+void PoolCore::add_worker(std::size_t node, nb::handle worker, bool shares_clock) {
+  std::shared_ptr<Worker> added;
+  if (nb::isinstance<ReadyWorker>(worker)) {
+    added = std::move(nb::cast<ReadyWorker&>(worker).worker);
+  } else {
+    worker.inc_ref();  // the object's worker lives as long as the object
+    added = std::shared_ptr<Worker>(&nb::cast<Worker&>(worker), [worker](Worker*) {
+      const nb::gil_scoped_acquire gil;
+      worker.dec_ref();
+    });
+  }
+  post([node, added = std::move(added), shares_clock](TaskEngine& engine) {
+    engine.add_worker(node, added, shares_clock);
+  });
+}
+
+void PoolCore::set_link(std::size_t node, nb::handle link) {
+  auto taken = std::make_shared<Channel>(std::move(nb::cast<Channel&>(link)));
+  post([node, taken](TaskEngine& engine) { engine.set_link(node, std::move(*taken)); });
+}
+
+FunctionHandle PoolCore::define(nb::handle definition, bool by_value) {
+  auto function = std::make_shared<TaskFunction>();
+  function->number = ++last_function_;
+  function->definition = encode_definition(function->number, definition);
+  function->by_value = by_value;
+  return {function};
+}
+
+void PoolCore::redefine(const FunctionHandle& handle, nb::handle definition) {
+  Message encoded = encode_definition(handle.function->number, definition);
+  post([function = handle.function, encoded = std::move(encoded)](TaskEngine& engine) mutable {
+    function->definition = std::move(encoded);
+    function->by_value = true;
+    ++function->revision;
+    engine.defined(*function);
+  });
+}
+
+TermsHandle PoolCore::terms(double cpus, double gpus, const Amounts& custom, const std::string& node,
+                            const std::string& strategy, std::optional<double> timeout_s, int retries) {
+  auto made = std::make_shared<TaskTerms>();
+  made->demand = {cpus, gpus, custom, node, strategy == "pack" ? Strategy::pack : Strategy::spread};
+  check(made->demand);
+  made->timeout_s = timeout_s;
+  made->retries = retries;
+  if (const std::string obstacle = obstacle_to(made->demand); !obstacle.empty()) throw UsageError(obstacle);
+  return {made};
+}
+
+std::string PoolCore::obstacle_to(const Demand& demand) const {
+  TaskEngine probe({});
+  for (const Node& node : nodes_) probe.add_node(node.name, node.resources, node.gpu_names);
+  return probe.obstacle_to(demand);
+}
+
+Message PoolCore::encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
+                              nb::handle memory, Task* owner) {
+  nb::list parts;
+  parts.append(number);
+  parts.append("call");
+  parts.append(function);
+  parts.append(nb::steal(PySequence_List(arguments.ptr())));
+  parts.append(keywords);
+  parts.append(memory);
+  parts.append(some_lease);
+  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), 3, 5, Message::Kind::call);
+  return owner == nullptr ? std::move(*encoded).detach() : detach(*encoded, *owner);
+}
+
+// Buffers that other tasks have too are theirs as well.
+Message PoolCore::detach(EncodedObject& encoded, Task& owner) {
+  std::vector<std::uint64_t> places(encoded.buffers().size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Buffer& buffer = encoded.buffers()[i];
+    if (buffer.size < limits::shared_buffer_bytes_min) continue;
+    LargeBuffers::Recognised found = large_buffers_.recognise(buffer.bytes());
+    buffer = std::move(found.buffer);
+    if (!found.known) continue;
+    places[i] = Message::kept_place | found.known->number;
+    owner.large.push_back(std::move(found.known));
+  }
+  Message message = std::move(encoded).detach();
+  if (!owner.large.empty()) message.places = std::move(places);
+  return message;
+}
+
+std::int64_t PoolCore::submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
+                              const TermsHandle& terms, nb::handle memory, nb::handle owner) {
+  Task task;
+  task.number = ++last_task_;
+  task.call = encode_call(task.number, function.function->number, arguments, keywords, memory, &task);
+  return enqueue(std::move(task), function, terms, owner);
+}
+
+std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
+                                  nb::handle owner) {
+  Task task;
+  task.number = ++last_task_;
+  nb::list parts;
+  parts.append(task.number);
+  parts.append("map");
+  parts.append(function.function->number);
+  parts.append(items);
+  parts.append(star);
+  parts.append(some_lease);
+  task.call = detach(*encode_parts(std::move(parts), 3, 4, Message::Kind::call), task);
+  return enqueue(std::move(task), function, terms, owner);
+}
+
+std::int64_t PoolCore::enqueue(Task task, const FunctionHandle& function, const TermsHandle& terms, nb::handle owner) {
+  task.function = function.function;
+  task.terms = terms.terms;
+  hold(owner);
+  task.owner = owner.ptr();
+  const std::int64_t number = task.number;
+  const std::scoped_lock lock(mutex_);  // held briefly, by whoever
+  incoming_.push_back(std::move(task));
+  ring();
+  return number;
+}
+
+void PoolCore::resubmit(TaskHandle& handle, nb::handle owner) {
+  hold(owner);
+  handle.task.owner = owner.ptr();
+  const nb::gil_scoped_release released;
+  const std::scoped_lock lock(mutex_);
+  again_.push_back(std::move(handle.task));
+  ring();
+}
+
+void PoolCore::cancel(std::int64_t number, bool even_if_it_runs) {
+  post([=](TaskEngine& engine) { engine.cancel(number, even_if_it_runs); });
+}
+
+void PoolCore::cancel_waiting() {
+  post([](TaskEngine& engine) { engine.cancel_waiting(); });
+}
+
+void PoolCore::break_down(const std::string& why) {
+  post([why](TaskEngine& engine) { engine.break_down(why); });
+}
+
+// Has the engine look, if it sleeps. With the lock.
+void PoolCore::ring() {
+  if (!asleep_ || bell_ == nullptr || std::exchange(rung_, true)) return;
+  (void)bell_->send_some(encode(Value()));
+}
+
+bool PoolCore::post(Command command) {
+  const std::scoped_lock lock(mutex_);
+  if (stopping_ || !engine_) return false;
+  commands_.push_back(std::move(command));
+  ring();
+  return true;
+}
+
+// Waits for the engine to have run it, without the GIL.
+template <class Question>
+void PoolCore::ask(Question question) {
+  const nb::gil_scoped_release released;
+  std::promise<void> told;
+  const bool running = post([&](TaskEngine& engine) {
+    question(engine);
+    told.set_value();
+  });
+  if (running) told.get_future().wait();
+}
+
+void PoolCore::nudge() {
+  post([this](TaskEngine&) { fresh_.events.push_back({"shutdown", {}, {}, {}, 0}); });
+}
+
+bool PoolCore::is_running(std::int64_t number) {
+  bool running = false;
+  ask([&](const TaskEngine& engine) { running = engine.is_running(number); });
+  return running;
+}
+
+nb::dict PoolCore::status() {
+  TaskEngine::Census census;
+  std::vector<TaskEngine::WorkerStatus> workers;
+  ask([&](const TaskEngine& engine) {
+    census = engine.census();
+    workers = engine.workers();
+  });
+  nb::dict status;
+  status["waiting"] = census.waiting;
+  status["running"] = census.running;
+  status["idle"] = census.idle;
+  nb::list all;
+  for (const TaskEngine::WorkerStatus& worker : workers)
+    all.append(nb::make_tuple(worker.name, worker.node, worker.pid, worker.state, worker.tasks));
+  status["workers"] = all;
+  return status;
+}
+
+void PoolCore::run() {
+  while (true) {
+    std::vector<Task> incoming, again;
+    std::vector<Command> commands;
+    bool stopping = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      incoming.swap(incoming_);
+      again.swap(again_);
+      commands.swap(commands_);
+      stopping = stopping_;
+      asleep_ = true;
+      rung_ = false;
+    }
+    for (Task& task : incoming) engine_->submit(std::move(task));
+    for (Task& task : again) engine_->submit_again(std::move(task));
+    for (const Command& command : commands) command(*engine_);
+    if (stopping) break;
+    publish();  // what the commands had to tell must not wait for a turn
+    engine_->turn(-1, waker_.get());
+    publish();
+  }
+  dismissed_ = engine_->dismiss();
+  publish();
+  {
+    const std::scoped_lock lock(news_mutex_);
+    ended_ = true;
+  }
+  news_came_.notify_all();
+}
+
+void PoolCore::publish() {
+  std::vector<TaskOutcome> outcomes = engine_->take_outcomes();
+  if (outcomes.empty() && fresh_.empty()) return;
+  {
+    const std::scoped_lock lock(news_mutex_);
+    std::ranges::move(outcomes, std::back_inserter(news_.outcomes));
+    std::ranges::move(fresh_.events, std::back_inserter(news_.events));
+    std::ranges::move(fresh_.vacancies, std::back_inserter(news_.vacancies));
+    std::ranges::move(fresh_.unknown_functions, std::back_inserter(news_.unknown_functions));
+  }
+  fresh_ = {};
+  news_came_.notify_one();
+}
+
+nb::object PoolCore::wait_news() {
+  News news;
+  {
+    const nb::gil_scoped_release released;
+    std::unique_lock lock(news_mutex_);
+    news_came_.wait(lock, [&] { return !news_.empty() || ended_; });
+    news = std::exchange(news_, {});
+  }
+  if (news.empty()) return nb::none();
+  nb::list outcomes, events, vacancies, unknown;
+  for (TaskOutcome& outcome : news.outcomes) outcomes.append(object_of(outcome));
+  for (const PoolEvent& event : news.events)
+    events.append(nb::make_tuple(event.kind, event.node, event.worker, text(event.text), event.task));
+  for (Vacancy& vacancy : news.vacancies)
+    vacancies.append(nb::make_tuple(vacancy.node, nb::cast(Corpse{std::move(vacancy.gone)})));
+  for (const std::int64_t number : news.unknown_functions) unknown.append(number);
+  return nb::make_tuple(outcomes, events, vacancies, unknown);
+}
+
+std::vector<std::shared_ptr<Worker>> PoolCore::stop() {
+  if (thread_.joinable()) {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+      ring();
+    }
+    thread_.join();
+    std::vector<Command> unheard;  // a worker that came too late ends with its command
+    const std::scoped_lock lock(mutex_);
+    unheard.swap(commands_);
+    engine_.reset();
+    waker_.reset();
+    bell_.reset();
+  }
+  return std::exchange(dismissed_, {});
+}
+
+}  // namespace miniray::python

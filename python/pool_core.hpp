@@ -1,0 +1,131 @@
+// The part of miniray.Pool that is in the core: the task engine in a thread of its own, which never waits for Python.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "interop.hpp"
+#include "miniray/channel.hpp"
+#include "object_walk.hpp"
+#include "tasks/engine.hpp"
+
+namespace miniray::python {
+
+struct FunctionHandle {
+  std::shared_ptr<TaskFunction> function;
+};
+struct TermsHandle {
+  std::shared_ptr<const TaskTerms> terms;
+};
+struct TaskHandle {
+  Task task;
+};
+
+/// Its calls may come from any thread.
+class PoolCore {
+ public:
+  PoolCore();
+  PoolCore(const PoolCore&) = delete;
+  PoolCore& operator=(const PoolCore&) = delete;
+  ~PoolCore() { (void)stop(); }
+
+  // Before start().
+  std::size_t add_node(const std::string& name, double cpus, std::size_t gpus, std::vector<std::string> gpu_names,
+                       const Amounts& custom);
+  void start(nb::handle initializer, nb::handle arguments);
+
+  void add_worker(std::size_t node, nb::handle worker, bool shares_clock);
+  void set_link(std::size_t node, nb::handle link);
+
+  // Functions and terms.
+  FunctionHandle define(nb::handle definition, bool by_value);
+  void redefine(const FunctionHandle& handle, nb::handle definition);
+  TermsHandle terms(double cpus, double gpus, const Amounts& custom, const std::string& node,
+                    const std::string& strategy, std::optional<double> timeout_s, int retries);
+
+  // Tasks.
+  std::int64_t submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
+                      const TermsHandle& terms, nb::handle memory, nb::handle owner);
+  std::int64_t submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
+                          nb::handle owner);
+  /// The same call again, as a task of the same number that keeps its place.
+  void resubmit(TaskHandle& handle, nb::handle owner);
+  void cancel(std::int64_t number, bool even_if_it_runs);
+  void cancel_waiting();
+  void break_down(const std::string& why);
+
+  struct Corpse {
+    std::shared_ptr<Worker> gone;
+  };
+  /// Waits for something to tell: (outcomes, events, vacancies, unknown functions). None after stop().
+  nb::object wait_news();
+  /// Something for wait_news() to return with.
+  void nudge();
+  /// Ends the engine; the workers have been told to end.
+  std::vector<std::shared_ptr<Worker>> stop();
+
+  bool is_running(std::int64_t number);
+  nb::dict status();
+
+ private:
+  struct Node {
+    std::string name;
+    NodeResources resources;
+    std::vector<std::string> gpu_names;
+  };
+  struct Vacancy {
+    std::size_t node;
+    std::shared_ptr<Worker> gone;
+  };
+  /// What the engine has to tell, until somebody takes it.
+  struct News {
+    std::vector<TaskOutcome> outcomes;
+    std::vector<PoolEvent> events;
+    std::vector<Vacancy> vacancies;
+    std::vector<std::int64_t> unknown_functions;
+    [[nodiscard]] bool empty() const {
+      return outcomes.empty() && events.empty() && vacancies.empty() && unknown_functions.empty();
+    }
+  };
+  using Command = std::function<void(TaskEngine&)>;
+
+  Message detach(EncodedObject& encoded, Task& owner);
+  Message encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
+                      nb::handle memory, Task* owner = nullptr);
+  [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
+  std::int64_t enqueue(Task task, const FunctionHandle& function, const TermsHandle& terms, nb::handle owner);
+  void ring();
+  bool post(Command command);
+  template <class Question>
+  void ask(Question question);
+  void run();
+  void publish();
+
+  std::vector<Node> nodes_;
+  std::unique_ptr<TaskEngine> engine_;
+  std::unique_ptr<Channel> waker_, bell_;
+  std::thread thread_;
+  std::int64_t last_task_ = 0, last_function_ = 0;
+  LargeBuffers large_buffers_;  // with the GIL
+
+  std::mutex mutex_;  // of what goes to the engine
+  std::vector<Task> incoming_, again_;
+  std::vector<Command> commands_;
+  bool asleep_ = false, rung_ = false, stopping_ = false;
+
+  News fresh_;  // the engine's own
+  std::vector<std::shared_ptr<Worker>> dismissed_;
+  std::mutex news_mutex_;
+  std::condition_variable news_came_;
+  News news_;
+  bool ended_ = false;
+};
+
+}  // namespace miniray::python

@@ -1,0 +1,174 @@
+// The engine's part that gives tasks to workers: which task, to whom, and with what.
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "calls/call_format.hpp"
+#include "miniray/error.hpp"
+#include "tasks/engine.hpp"
+
+namespace miniray {
+
+void TaskEngine::dispatch() {
+  if (queue_.size() == 0) return;
+  for (Node& node : nodes_) node.resources.clear_spoken_for();
+  for (TaskLine* line : queue_.waiting()) {
+    while (!line->empty() && (place(*line) || place_behind(*line))) {
+    }
+    if (line->empty()) continue;
+    Node* best = nullptr;
+    for (Node& node : nodes_) {
+      if (!line->demand.node.empty() && node.name != line->demand.node) continue;
+      if (!node.resources.could_ever_fit(line->demand) || node.members == 0) continue;
+      if (best == nullptr || node.resources.free_share() > best->resources.free_share()) best = &node;
+    }
+    if (best != nullptr) best->resources.speak_for(line->demand);
+  }
+}
+
+Member* TaskEngine::idle_member(const TaskLine& line) {
+  Member* best = nullptr;
+  // A process sees for good the GPUs that it saw first. Who has seen none can still be shown any, and is kept for those
+  // who ask; who has seen others than these has to be replaced.
+  const auto aptness = [&](const Member& member) {
+    if (member.visible_gpus.empty()) return 1;
+    const Node& node = nodes_[member.node()];
+    if (line.demand.gpus == 0) return 2;
+    return visible_names(node, node.resources.gpus_for(line.demand)) == member.visible_gpus ? 2 : 0;
+  };
+  const auto score = [&](const Member& member) {
+    const double free = nodes_[member.node()].resources.free_share();
+    const double wish = line.demand.strategy == Strategy::spread ? free : -free;
+    return std::pair(wish, aptness(member));
+  };
+  for (Member& member : members_) {
+    if (!member.idle()) continue;
+    const Node& node = nodes_[member.node()];
+    if (!line.demand.node.empty() && node.name != line.demand.node) continue;
+    if (!node.resources.fits(line.demand)) continue;
+    if (node.expects_fresh_worker && aptness(member) == 0) continue;  // one goes at a time
+    if (best == nullptr || score(member) > score(*best)) best = &member;
+  }
+  return best;
+}
+
+bool TaskEngine::place(TaskLine& line) {
+  Member* const member = idle_member(line);
+  if (member == nullptr) return false;
+  member->holds = line.demand;
+  member->held_gpus = nodes_[member->node()].resources.take(line.demand);
+  if (!show_gpus(*member)) {
+    release(*member);
+    return true;  // it is being replaced; another may do
+  }
+  Task task = queue_.take_first(line);
+  if (!give(*member, task, 0)) release(*member);
+  return true;
+}
+
+bool TaskEngine::place_behind(TaskLine& line) {
+  const std::size_t ahead = line.tasks_ahead();
+  if (ahead == 0) return false;
+  Member* best = nullptr;
+  for (Member& member : members_) {
+    if (member.state != Member::State::ready || member.task_count() == 0 || member.task_count() > ahead) continue;
+    if (member.holds_up()) continue;
+    if (best != nullptr && member.task_count() >= best->task_count()) continue;
+    // Where the clock is another, a task that is taken back may begin there all the same.
+    if (!member.shares_clock() && line.first().terms->retries == 0) continue;
+    if (nodes_[member.node()].resources.is_spoken_for() || member.holds != line.demand) continue;
+    best = &member;
+  }
+  if (best == nullptr) return false;
+  Task task = queue_.take_first(line);
+  give(*best, task, limits::task_lease_ms * 1'000'000LL);
+  return true;
+}
+
+void TaskEngine::set_link(std::size_t node, Channel link) {
+  nodes_[node].link = std::make_unique<Channel>(std::move(link));
+  members_changed_ = true;
+}
+
+// To all workers of the node that do not have it yet, by way of their server.
+void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
+  // The cluster's own broadcasts count from 1 over links of their own.
+  constexpr std::uint64_t first_number = std::uint64_t{1} << 40;
+  const std::uint64_t number = first_number + ++last_supply_;
+  std::vector<Member*> there;
+  List pids;
+  for (Member& member : members_) {
+    if (member.node() != node || member.state == Member::State::ending || member.keeps(large.number)) continue;
+    there.push_back(&member);
+    pids.emplace_back(static_cast<std::int64_t>(member.worker().pid()));
+  }
+  const auto* data = reinterpret_cast<const std::uint8_t*>(large.buffer.data);
+  try {
+    const Value supplied{{"numbers", Value::list({number})},
+                         {"workers", Value(std::move(pids))},
+                         {"buffers", Value::list({Array::view(std::span(data, large.buffer.size))})}};
+    (void)nodes_[node].link->send_some(encode(supplied));
+  } catch (const Error&) {  // then each gets its own copy
+    nodes_[node].link.reset();
+    members_changed_ = true;
+    return;
+  }
+  for (Member* member : there) {
+    try {
+      member->send_keep(large, number);
+    } catch (const Error&) {  // its end will be heard of
+    }
+  }
+}
+
+bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
+  try {
+    for (const std::shared_ptr<const LargeBuffer>& large : task.large) {
+      const Node& node = nodes_[member.node()];
+      if (!member.keeps(large->number) && node.link && node.members > 1) supply(member.node(), *large);
+    }
+    member.give(task, lease_ns);
+    return true;
+  } catch (const MessageTooLarge& error) {  // no worker could be sent it
+    const Value reply = error_body(task.number, {"miniray::MessageTooLarge", error.what(), ""}, 0);
+    finish({TaskOutcome::Kind::reply,
+            std::move(task),
+            reply_message(reply, Codec::msgpack),
+            member.worker().name(),
+            {},
+            {}});
+  } catch (const Error&) {  // its end will be heard of; the task has not gone out
+    member.state = Member::State::ending;
+    member.ending_since_ns = now_ns();
+    put_back(std::move(task));
+  }
+  return false;
+}
+
+std::string TaskEngine::visible_names(const Node& node, const std::vector<std::size_t>& gpus) {
+  std::string names;
+  for (const std::size_t gpu : gpus)
+    names += (names.empty() ? "" : ",") + (gpu < node.gpu_names.size() ? node.gpu_names[gpu] : std::to_string(gpu));
+  return names;
+}
+
+bool TaskEngine::show_gpus(Member& member) {
+  if (member.held_gpus.empty()) return true;
+  const std::string visible = visible_names(nodes_[member.node()], member.held_gpus);
+  if (member.visible_gpus == visible) return true;
+  if (!member.visible_gpus.empty()) {
+    nodes_[member.node()].expects_fresh_worker = true;
+    end_member(member, "it has had other GPUs than the next task shall have");
+    return false;
+  }
+  Message environment = encode(Value::list({0, "environment", Value{{"CUDA_VISIBLE_DEVICES", visible}}}));
+  environment.kind = Message::Kind::call;
+  member.visible_gpus = visible;
+  try {
+    (void)member.worker().send_some(environment);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace miniray
