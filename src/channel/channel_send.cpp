@@ -271,6 +271,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
     finished = outbox_.empty() && (send_through_ring(placement, outgoing) || write(outgoing, patience));
   } catch (...) {
     if (!outgoing.begun) undo_placement(placement);
+    if (ring_out_) ring_out_->was_not_woken();
     throw;
   }
   if (!finished) {  // the caller does not wait

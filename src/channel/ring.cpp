@@ -51,7 +51,7 @@ std::uint64_t RingWriter::room() {
 
 // Who finds it asleep wakes it, and nobody else has to.
 bool RingWriter::reader_sleeps() {
-  if (head().quiet.load(std::memory_order_relaxed) != 0) return false;
+  if (head().quiet.load() != 0) return false;
   head().quiet.store(1, std::memory_order_relaxed);
   return true;
 }
@@ -73,8 +73,7 @@ RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const 
     position += piece.iov_len;
   }
   written_ += bytes;
-  head().written.store(written_, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one in sleep(): one of the two sees the other
+  head().written.store(written_);  // and sleep() sets quiet, both in one order: one of the two sees the other
   return reader_sleeps() ? Outcome::put_while_it_fell_asleep : Outcome::put;
 }
 
@@ -87,7 +86,7 @@ RingReader::RingReader(Fd memory)
       }()) {}
 
 std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
-  const std::uint64_t written = head().written.load(std::memory_order_acquire);
+  const std::uint64_t written = head().written.load();
   if (written == read_) return {};
   RingRecord record;
   copy_out(data(), read_, &record, sizeof(record));
@@ -102,11 +101,6 @@ std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
   read_ += with_padding(record.frame_bytes);
   head().read.store(read_, std::memory_order_release);
   return frame_;
-}
-
-void RingReader::sleep() {
-  head().quiet.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace miniray

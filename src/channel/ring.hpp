@@ -58,6 +58,8 @@ class RingWriter : Ring {
   };
   /// A frame, in pieces.
   [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame);
+  /// What was to wake the reader did not go out after all.
+  void was_not_woken() { head().quiet.store(0); }
 
  private:
   using Ring::Ring;
@@ -74,11 +76,11 @@ class RingReader : Ring {
   /// ProtocolError if it is not such memory.
   explicit RingReader(Fd memory);
 
-  [[nodiscard]] bool empty() const { return head().written.load(std::memory_order_acquire) == read_; }
+  [[nodiscard]] bool empty() const { return head().written.load() == read_; }
   /// The next frame's bytes, if there is one and the stream has come as far; valid until the next call.
   [[nodiscard]] std::optional<std::string_view> take(std::uint64_t stream_bytes);
   /// What comes from now on has to be rung for; what came before is seen by empty() and take().
-  void sleep();
+  void sleep() { head().quiet.store(0); }
   /// What comes need not be rung for.
   void watch() { head().quiet.store(1, std::memory_order_relaxed); }
 
