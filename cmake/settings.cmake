@@ -12,6 +12,9 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# So that a program takes of the library what it uses.
+add_compile_options(-ffunction-sections -fdata-sections)
+
 add_library(miniray_settings INTERFACE)
 target_compile_options(miniray_settings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
