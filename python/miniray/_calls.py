@@ -149,7 +149,7 @@ def _find(function: dict[str, Any]) -> Any:
     """What a caller described. Unknown if it was described by name, and is not here."""
     if "missing" in function:
         raise TypeError(function["missing"])
-    if "pickle" in function:
+    if function.get("pickle") is not None:
         return unpickled(function["pickle"])
     name: str = function["name"]
     try:

@@ -150,9 +150,7 @@ Value error_body(std::int64_t number, const CallFailure& failure, std::int64_t n
   return body_of(number, "error", ns, failure_value(failure));
 }
 Value dropped_body(std::int64_t number) { return body_of(number, "dropped"); }
-Value function_named(std::string_view name) {
-  return {{"name", name}, {"check", 0}, {"pickle", nullptr}, {"why", "the caller is a C++ program"}};
-}
+Value function_named(std::string_view name) { return {{"name", name}, {"check", 0}}; }
 
 Message call_message(const Value& body, Codec codec) {
   Message message = encode(body, codec);
