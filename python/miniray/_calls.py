@@ -335,7 +335,9 @@ def value_of(worker: Any, reply: list[Any]) -> Any:
 
 def error_in(worker: str, reply: list[Any]) -> BaseException:
     kind, described = reply[1], reply[3] if len(reply) > 3 else {}
-    if kind not in ("error", "unknown"):
+    if kind == "unknown":
+        return LookupError(f"{described['message']}\n(in {worker})")
+    if kind != "error":
         return WorkerError(f"{worker} answered a call with what cannot be read: {str(reply)[:200]}")
     return error_of(worker, described)
 

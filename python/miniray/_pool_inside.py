@@ -89,6 +89,8 @@ class Inside:
 
     def function(self, fn: Any) -> Any:
         """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
+        if isinstance(fn, str):
+            return self._named(fn)
         if not callable(fn):
             raise TypeError(f"a task is a function and its arguments, not {type(fn).__name__}")
         key = fn if type(fn).__hash__ is not None else id(fn)
@@ -109,6 +111,12 @@ class Inside:
             self.functions[key] = made
         self._by_number[made.number] = (made, fn)
         return made
+
+    def _named(self, name: str) -> Any:
+        """A function that the workers have; nobody can send its value."""
+        if name not in self.functions:
+            self.functions[name] = self.core.define({"name": name, "check": 0}, True)
+        return self.functions[name]
 
     def begin(self, count: int = 1) -> None:
         with self.condition:

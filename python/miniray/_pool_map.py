@@ -25,7 +25,7 @@ class Mapping:
     def __init__(
         self,
         submitter: Any,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | str,
         items: Iterable[Any],
         *,
         star: bool,

@@ -145,11 +145,19 @@ class ClusterWorkers:
         self.nodes = []
         for number, config in enumerate(cluster.nodes):
             there = [worker for position, worker in self._placed if position == number]
-            gpus = there[0].call_remote("miniray._pool_workers._gpu_names") if there else []
+            gpus = self._gpus_of(number, there[0]) if there else []
             custom = custom_resources(resources, config.host)
             if "num_gpus" in custom:
                 gpus = [str(gpu) for gpu in range(int(custom.pop("num_gpus")))]
             self.nodes.append(PoolNode(config.host, custom.pop("num_cpus", len(there)), gpus, custom))
+
+    def _gpus_of(self, number: int, worker: Any) -> list[str]:
+        if not self._cluster._program:
+            return worker.call_remote("miniray._pool_workers._gpu_names")  # type: ignore[no-any-return]
+        [probe] = self._cluster.connect_to_servers("miniray.probe", num_workers=1, gpus_per_worker=0, nodes=[number])
+        with probe:
+            probe.send({"cmd": "machine"})
+            return [gpu["visible_as"] or str(gpu["index"]) for gpu in probe.recv()["gpus"]]
 
     def first(self) -> Iterable[tuple[int, Any]]:
         placed, self._placed, self._workers = self._placed, [], []

@@ -78,8 +78,11 @@ class _Submitter(Executor):
     _options: TaskOptions
     _terms: Any
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PoolFuture:
-        """Run ``fn(*args, **kwargs)`` on a worker that is free, and return a future of what it returns."""
+    def submit(self, fn: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> PoolFuture:
+        """Run ``fn(*args, **kwargs)`` on a worker that is free, and return a future of what it returns.
+
+        A string names a function that the worker has: "module.function", or what a C++ program registered.
+        """
         inside = self._inside
         future = PoolFuture(inside, self._options)
         function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
@@ -97,7 +100,7 @@ class _Submitter(Executor):
 
     def map(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | str,
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int | None = None,
@@ -117,7 +120,7 @@ class _Submitter(Executor):
 
     def starmap(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | str,
         iterable: Iterable[Iterable[Any]],
         *,
         chunksize: int | None = None,
@@ -130,7 +133,7 @@ class _Submitter(Executor):
 
     def imap_unordered(
         self,
-        fn: Callable[[Any], Any],
+        fn: Callable[[Any], Any] | str,
         iterable: Iterable[Any],
         *,
         chunksize: int | None = None,

@@ -29,12 +29,6 @@ std::string joined(const Names& names) {
   return text.empty() ? "none" : text;
 }
 
-const std::string& name_in(const CallOrder& order) {
-  if (order.name.kind() != Value::Kind::string)
-    throw UsageError("a C++ worker knows its functions by name, not by number " + order.name.text());
-  return order.name.string();
-}
-
 bool is_pickle(const Value& value) { return value.kind() == Value::Kind::map && value.find("pickle") != nullptr; }
 
 const List& arguments_in(const CallOrder& order, const std::string& name) {
@@ -151,13 +145,33 @@ Value CallServer::carry_out(const CallOrder& order, std::int64_t begun_ns) {
         setenv(variable.string().c_str(), value.string().c_str(), 1);
       break;
     case CallOrder::Kind::define:
-      throw UsageError(
-          "a C++ worker cannot take a function from its caller, neither by value nor by a name of Python. Call one "
-          "that "
-          "its program registered: " +
-          joined(functions_.names()));
+      define(order);
+      break;
   }
   return value_body(order.number, std::move(result), now_ns() - begun_ns);
+}
+
+// Pools call functions by number. What the name means is seen when the function is called, by who waits for a reply.
+void CallServer::define(const CallOrder& order) {
+  const Value* const name = order.function.kind() == Value::Kind::map ? order.function.find("name") : nullptr;
+  if (order.name.kind() == Value::Kind::integer && name != nullptr && name->kind() == Value::Kind::string) {
+    numbers_.insert_or_assign(order.name.integer(), name->string());
+    return;
+  }
+  refuse_function();
+}
+
+void CallServer::refuse_function() const {
+  throw UsageError(
+      "a C++ worker cannot take a function from its caller. Call one that its program registered, by its name: " +
+      joined(functions_.names()));
+}
+
+const std::string& CallServer::name_in(const CallOrder& order) const {
+  if (order.name.kind() == Value::Kind::string) return order.name.string();
+  const auto known = numbers_.find(order.name.integer());
+  if (known == numbers_.end()) refuse_function();
+  return known->second;
 }
 
 Value CallServer::call(std::string_view name, const List& arguments) const {

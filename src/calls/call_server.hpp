@@ -29,6 +29,9 @@ class CallServer {
   Value carry_out(const CallOrder& order, std::int64_t begun_ns);
   Value call(std::string_view name, const List& arguments) const;
   Value map(const CallOrder& order, std::int64_t begun_ns) const;
+  void define(const CallOrder& order);
+  [[nodiscard]] const std::string& name_in(const CallOrder& order) const;
+  [[noreturn]] void refuse_function() const;
   void create(const CallOrder& order);
   void forget(const std::string& name);
   [[noreturn]] void no_such_function(std::string_view name, std::string_view object) const;
@@ -36,6 +39,7 @@ class CallServer {
 
   const Registry& functions_;
   std::map<std::string, Object, std::less<>> objects_;
+  std::map<std::int64_t, std::string> numbers_;  // of functions, as a pool calls them
 };
 
 }  // namespace miniray

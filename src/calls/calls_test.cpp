@@ -359,8 +359,12 @@ TEST_CASE("calls in the format's own words") {
             .starts_with("a C++ worker cannot take a class by value"));
   CHECK(refused(Value::list({4, "call", "echo", {{"pickle", Bytes{"x"}}, {"buffers", Value(List())}}, nullptr}))
             .starts_with("echo is C++, and what it was given can only be read by Python"));
-  CHECK(refused(Value::list({5, "call", 7, Value(List()), nullptr})) ==
-        "a C++ worker knows its functions by name, not by number 7");
+  CHECK(refused(Value::list({5, "call", 7, Value(List()), nullptr}))
+            .starts_with("a C++ worker cannot take a function from its caller"));
+  CHECK(reply_to(worker, Value::list({10, "define", 7, {{"name", "echo"}, {"check", 0}}})).at(1) == "value");
+  CHECK(reply_to(worker, Value::list({11, "call", 7, Value::list({3}), nullptr})).at(3) == Value(3));
+  CHECK(refused(Value::list({12, "define", 8, {{"pickle", Bytes{"x"}}}}))
+            .starts_with("a C++ worker cannot take a function from its caller"));
   CHECK(refused(Value::list({6, "call", "echo"})) == "this is no call: [6, \"call\", \"echo\"]");
   CHECK(refused(Value::list({7, "call", "echo", 1, nullptr})) == "the arguments of a call are a list, not 1");
   CHECK(refused(Value::list({8, "call", "echo", Value(List()), 1})) ==
