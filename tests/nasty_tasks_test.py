@@ -212,6 +212,28 @@ def test_a_function_that_is_nowhere_but_here_and_cannot_be_sent(
         del sys.modules["holds_a_lock"]
 
 
+def test_a_function_that_is_asked_for_by_value_after_many_others(
+    pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool does not remember all the lambdas that it was given, but it does what a worker may still ask for."""
+    (tmp_path / "only_here.py").write_text("def triple(x):\n    return 3 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))  # after the workers were started
+    only_here = importlib.import_module("only_here")
+    gate = tmp_path / "gate"
+    try:
+        busy = [pool.submit(task_functions.wait_for, str(gate)) for _ in range(2)]
+        late = pool.submit(only_here.triple, 5)
+        others = [pool.submit(lambda n=number: n) for number in range(1100)]
+        gate.touch()
+        assert late.result(PATIENCE_S) == 15
+        assert [other.result(PATIENCE_S) for other in others] == list(range(1100))
+        for future in busy:
+            future.result(PATIENCE_S)
+    finally:
+        gate.touch()
+        del sys.modules["only_here"]
+
+
 def test_an_exception_without_a_text(pool: Any) -> None:
     error = run_among_others(pool, task_functions.raise_no_text)
     assert type(error).__name__ in ("NoText", "WorkerError")

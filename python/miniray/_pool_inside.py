@@ -38,7 +38,7 @@ class Inside:
         self.condition = threading.Condition()
         self.core = _core._Pool()
         self.functions: dict[Any, Any] = {}
-        self._by_number: dict[int, Any] = {}
+        self._by_name: dict[int, Any] = {}  # those that a worker may ask for by value
         self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
         self._outstanding = 0
@@ -104,19 +104,21 @@ class Inside:
         made = self.core.define(described, by_value)
         hash_of: Any = type(fn).__hash__
         if not by_value or hash_of is object.__hash__ or isinstance(fn, type(lambda: None)):
-            if len(self.functions) >= 1024:  # of lambdas there is no end
-                self.functions.clear()
-                self._by_number.clear()
+            if len(self.functions) - len(self._by_name) >= 1024:  # of lambdas there is no end
+                kept = [(key, one) for key, one in list(self.functions.items()) if one.number in self._by_name]
+                self.functions = dict(kept)
                 self.means_ns.clear()
             self.functions[key] = made
-        self._by_number[made.number] = (made, fn)
+        if not by_value:
+            self._by_name[made.number] = (made, fn)
         return made
 
     def _named(self, name: str) -> Any:
         """A function that the workers have; nobody can send its value."""
-        if name not in self.functions:
-            self.functions[name] = self.core.define({"name": name, "check": 0}, True)
-        return self.functions[name]
+        made = self.functions.get(name)
+        if made is None:
+            made = self.functions[name] = self.core.define({"name": name, "check": 0}, True)
+        return made
 
     def begin(self, count: int = 1) -> None:
         with self.condition:
@@ -265,9 +267,7 @@ class Inside:
         return CancelledError("the task was cancelled")
 
     def _send_by_value(self, number: int) -> None:
-        function, fn = self._by_number.get(number, (None, None))
-        if function is None:
-            return
+        function, fn = self._by_name[number]
         try:
             described = _calls.by_value(fn)
         except TypeError as error:
