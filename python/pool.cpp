@@ -47,6 +47,7 @@ void bind_pool(nb::module_& module) {
       .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)
       .def("break_down", &PoolCore::break_down, "why"_a)
+      .def("give_up_node", &PoolCore::give_up_node, "node"_a, "why"_a)
       .def("wait_news", &PoolCore::wait_news,
            nb::sig(
                "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))

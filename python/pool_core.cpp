@@ -253,6 +253,10 @@ void PoolCore::break_down(const std::string& why) {
   post([why](TaskEngine& engine) { engine.break_down(why); });
 }
 
+void PoolCore::give_up_node(std::size_t node, const std::string& why) {
+  post([node, why](TaskEngine& engine) { engine.give_up_node(node, why); });
+}
+
 // Has the engine look, if it sleeps. With the lock.
 void PoolCore::ring() {
   if (!asleep_ || bell_ == nullptr || std::exchange(rung_, true)) return;

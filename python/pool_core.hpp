@@ -60,6 +60,7 @@ class PoolCore {
   void cancel(std::int64_t number, bool even_if_it_runs);
   void cancel_waiting();
   void break_down(const std::string& why);
+  void give_up_node(std::size_t node, const std::string& why);
 
   struct Corpse {
     std::shared_ptr<Worker> gone;

@@ -304,6 +304,21 @@ def test_when_no_worker_can_be_had_any_more_all_are_told(start_server: Any, tmp_
         assert isinstance(broken.value, BrokenExecutor)
 
 
+def test_a_task_for_a_node_whose_workers_are_gone_for_good_is_told(server: Any) -> None:
+    """It could wait for ever; tasks that may run elsewhere go on."""
+    with Pool([Worker(), server.connect("miniray.serve_calls")]) as pool:
+        [there] = [worker for worker in pool.workers if worker[1] != "localhost"]
+        bound = pool.options(node=there[1])
+        assert bound.submit(task_functions.square, 2).result(PATIENCE_S) == 4
+        os.kill(there[2], signal.SIGKILL)
+        with pytest.raises((miniray.PoolBroken, miniray.WorkerDied)):  # noqa: PT012 (as soon as it is known)
+            while True:
+                bound.submit(task_functions.square, 2).result(PATIENCE_S)
+        with pytest.raises(miniray.PoolBroken, match=f"no worker is left on {there[1]}, and none takes the place"):
+            bound.submit(task_functions.square, 2).result(PATIENCE_S)
+        assert list(pool.map(task_functions.square, range(50))) == [number**2 for number in range(50)]
+
+
 @pytest.mark.filterwarnings("ignore:this process has:RuntimeWarning")
 def test_a_pool_made_in_a_thread_that_has_ended(tmp_path: Path) -> None:
     """Its workers are the process's, not the thread's."""

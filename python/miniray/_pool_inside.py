@@ -306,7 +306,7 @@ class Inside:
         name = self.source.nodes[node].name
         pause_s, lost = 0.0, False
         while not self._closing:
-            if not self._allowed(name):
+            if not self._allowed(node):
                 return
             time.sleep(pause_s)
             try:
@@ -325,22 +325,19 @@ class Inside:
             self._link(node, first=False)
             return
 
-    def _allowed(self, name: str) -> bool:
+    def _allowed(self, node: int) -> bool:
         if self._broken is not None:
             return False
         pause_s = self._budget.take(time.monotonic()) if self._budget is not None else 0.0
         if pause_s is None:
             assert self._budget is not None
-            self.events.add("restart_refused", self._budget.refusal(), node=name)
-            self._break_if_empty(self._budget.refusal())
+            self._give_up(node, self._budget.refusal())
             return False
         time.sleep(pause_s)
         return True
 
     def _give_up(self, node: int, why: str) -> None:
         self.events.add("restart_refused", why, node=self.source.nodes[node].name)
-        self._break_if_empty(why)
-
-    def _break_if_empty(self, why: str) -> None:
         if not self.core.status()["workers"]:
             self.core.break_down(f"no worker is left, and none takes the place of the last one: {why}")
+        self.core.give_up_node(node, why)

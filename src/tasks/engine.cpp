@@ -36,7 +36,7 @@ void TaskEngine::event(std::string kind, const Member* member, std::string text,
 }
 
 std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names) {
-  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names), 0, {}, false});
+  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names), 0, {}, false, {}});
   return nodes_.size() - 1;
 }
 
@@ -44,6 +44,7 @@ void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bo
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
   ++nodes_[node].members;
   nodes_[node].expects_fresh_worker = false;
+  nodes_[node].given_up.clear();
   members_changed_ = true;
   event("worker_started", &member, "");
   prepare(member);
@@ -83,6 +84,12 @@ void TaskEngine::break_down(const std::string& why) {
   for (auto& [function, tasks] : parked_) std::ranges::move(tasks, std::back_inserter(ended));
   parked_.clear();
   for (Task& task : ended) finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, why, {}});
+}
+
+void TaskEngine::give_up_node(std::size_t node, const std::string& why) {
+  if (nodes_[node].members > 0) return;
+  nodes_[node].given_up =
+      "no worker is left on " + nodes_[node].name + ", and none takes the place of the last one: " + why;
 }
 
 std::string TaskEngine::obstacle_to(const Demand& demand) const {

@@ -44,6 +44,8 @@ class TaskEngine {
   void set_link(std::size_t node, Channel link);
   /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
   void break_down(const std::string& why);
+  /// The same for one node, if it has no worker: tasks that could be run nowhere else end with it, until it has one.
+  void give_up_node(std::size_t node, const std::string& why);
   /// Why it can never be run; empty if it can.
   [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
 
@@ -84,6 +86,7 @@ class TaskEngine {
     std::size_t members = 0;
     std::unique_ptr<Channel> link = {};
     bool expects_fresh_worker = false;  ///< one was ended so that another can see other GPUs
+    std::string given_up = {};          ///< why no worker will come; empty if one is there, or may come
   };
   using Members = std::list<Member>;
 
@@ -103,6 +106,7 @@ class TaskEngine {
   void dispatch();
   bool place(TaskLine& line);
   bool place_behind(TaskLine& line);
+  void reserve_for(TaskLine& line);
   [[nodiscard]] Member* idle_member(const TaskLine& line);
   bool give(Member& member, Task& task, std::int64_t lease_ns);
   void supply(std::size_t node, const LargeBuffer& large);

@@ -14,14 +14,30 @@ void TaskEngine::dispatch() {
   for (TaskLine* line : queue_.waiting()) {
     while (!line->empty() && (place(*line) || place_behind(*line))) {
     }
-    if (line->empty()) continue;
-    Node* best = nullptr;
-    for (Node& node : nodes_) {
-      if (!line->demand.node.empty() && node.name != line->demand.node) continue;
-      if (!node.resources.could_ever_fit(line->demand) || node.members == 0) continue;
-      if (best == nullptr || node.resources.free_share() > best->resources.free_share()) best = &node;
-    }
-    if (best != nullptr) best->resources.speak_for(line->demand);
+    if (!line->empty()) reserve_for(*line);
+  }
+}
+
+// Room for who waits; or, where no worker will come that could run it, its end.
+void TaskEngine::reserve_for(TaskLine& line) {
+  Node* best = nullptr;
+  const Node* given_up = nullptr;
+  bool may_come = false;
+  for (Node& node : nodes_) {
+    if (!line.demand.node.empty() && node.name != line.demand.node) continue;
+    if (!node.resources.could_ever_fit(line.demand)) continue;
+    if (node.given_up.empty())
+      may_come = true;
+    else
+      given_up = &node;
+    if (node.members == 0) continue;
+    if (best == nullptr || node.resources.free_share() > best->resources.free_share()) best = &node;
+  }
+  if (best != nullptr) best->resources.speak_for(line.demand);
+  if (may_come || given_up == nullptr) return;
+  while (!line.empty()) {
+    Task task = queue_.take_first(line);
+    finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, given_up->given_up, {}});
   }
 }
 

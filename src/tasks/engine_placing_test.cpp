@@ -50,6 +50,30 @@ TEST_CASE("a worker that has seen other GPUs is replaced, one at a time") {
   CHECK(scene.count("worker_started") == 4);
 }
 
+TEST_CASE("tasks of a node that will have no worker any more end, until it has one") {
+  Scene scene;
+  scene.add_node(1);
+  scene.add_node(1, {}, "there");
+  scene.add_worker();
+  const std::shared_ptr<Worker> lost = scene.add_worker(serve_as_if_quick, 1);
+  const TaskTerms bound{.demand = {.node = "there"}};
+  CHECK(scene.value(scene.submit(bound, "test_square", {3})) == Value(9.0));
+  scene.on_vacancy = nullptr;
+  lost->kill(SIGKILL);
+  scene.turn_until([&] { return scene.count("worker_died") == 1; });
+  const std::int64_t waiting = scene.submit(bound, "test_square", {3});
+  scene.turn();
+  CHECK_FALSE(scene.outcomes.contains(waiting));  // another may come
+  scene.engine.give_up_node(1, "enough");
+  for (const std::int64_t number : {waiting, scene.submit(bound, "test_square", {4})}) {
+    CHECK(scene.outcome(number).kind == Kind::broken);
+    CHECK(scene.outcome(number).text == "no worker is left on there, and none takes the place of the last one: enough");
+  }
+  CHECK(scene.value(scene.submit("test_square", {5})) == Value(25.0));
+  scene.add_worker(serve_as_if_quick, 1);
+  CHECK(scene.value(scene.submit(bound, "test_square", {6})) == Value(36.0));
+}
+
 TEST_CASE("a wide task is not starved by narrow ones that came later") {
   const TestFolder folder;
   Scene scene;

@@ -212,21 +212,21 @@ bool PoolInside::fill_places() {
 std::optional<double> PoolInside::pause_before(Vacancy& vacancy) {
   if (broken_) return std::nullopt;
   if (std::exchange(vacancy.granted, true)) return 0;
-  const std::string& node = source_->nodes()[vacancy.node].name;
   if (const std::string why_not = source_->why_not_replaced(); !why_not.empty()) {
-    refuse(node, why_not);
+    refuse(vacancy.node, why_not);
     return std::nullopt;
   }
   if (!budget_) return 0;
   const std::optional<double> pause_s = budget_->take(static_cast<double>(now_ns()) / 1e9);
-  if (!pause_s) refuse(node, budget_->refusal());
+  if (!pause_s) refuse(vacancy.node, budget_->refusal());
   return pause_s;
 }
 
-void PoolInside::refuse(const std::string& node, const std::string& why) {
-  events_.add({.kind = "restart_refused", .node = node, .text = why});
+void PoolInside::refuse(std::size_t node, const std::string& why) {
+  events_.add({.kind = "restart_refused", .node = source_->nodes()[node].name, .text = why});
   if (engine_.census().workers == 0 && vacancies_.empty())
-    engine_.break_down("no worker is left, and none takes the place of the last one: " + why);
+    return engine_.break_down("no worker is left, and none takes the place of the last one: " + why);
+  if (std::ranges::find(vacancies_, node, &Vacancy::node) == vacancies_.end()) engine_.give_up_node(node, why);
 }
 
 // Where a node is gone, an attempt takes its time, and meanwhile nothing else moves: so the pause is longer.

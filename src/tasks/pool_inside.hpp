@@ -110,7 +110,7 @@ class PoolInside {
   bool fill_places();
   [[nodiscard]] std::optional<double> pause_before(Vacancy& vacancy);
   bool fill(const Vacancy& vacancy, Attempts& attempts);
-  void refuse(const std::string& node, const std::string& why);
+  void refuse(std::size_t node, const std::string& why);
   [[nodiscard]] double seconds_to_next_attempt(double at_most) const;
   void end_workers();
 
