@@ -240,6 +240,35 @@ def test_a_remote_worker(start_server: Callable[..., Any]) -> None:
         assert not isinstance(caught.value, WorkerRestarted)
 
 
+def test_many_remote_workers(start_server: Callable[..., Any]) -> None:
+    """Each with a budget of its own, and where it was."""
+    servers = [start_server("--work-fn", "work_functions.echo") for _ in range(2)]
+    restarted: list[Any] = []
+    workers = miniray.create_remote_workers(
+        [("127.0.0.1", server.port) for server in servers],
+        key=servers[0].key,
+        restart=quick(1),
+        on_restart=restarted.append,
+    )
+    with workers[0] as first, workers[1] as second:
+        for worker in (first, second):
+            pid = worker.pid
+            worker.kill()
+            with pytest.raises(WorkerRestarted):
+                worker.recv()
+            assert worker.pid != pid
+            worker.send("again")
+            assert worker.recv(timeout=PATIENCE_S) == "again"
+        assert restarted == [first, second]
+        servers[1].end(signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            second.recv()
+        first.send("still here")
+        assert first.recv(timeout=PATIENCE_S) == "still here"
+    with pytest.raises(miniray.UsageError, match="of use only with a policy"):
+        miniray.create_remote_workers([], on_restart=print)
+
+
 # --- The log ----------------------------------------------------------------------------------------------------------
 def test_a_log_for_programs(tmp_path: Path) -> None:
     log = EventLog(events_max=3)

@@ -181,11 +181,7 @@ class RemoteWorker(Worker):
         self._started = True
         _live.add(self)
         if restart is not None:
-            from miniray import _supervised
-
-            _supervised.supervise(
-                self, lambda _: RemoteWorker._take_over(_core._connect(*request)[0]), restart, on_restart, node=host
-            )
+            _supervise(self, request, restart, on_restart)
 
 
 def create_remote_workers(
@@ -199,12 +195,34 @@ def create_remote_workers(
     env: Mapping[str, str] | None = None,
     spin_us: int | None = None,
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    restart: RestartPolicy | None = None,
+    on_restart: Callable[[Any], Any] | None = None,
 ) -> list[RemoteWorker]:
-    """``[RemoteWorker(host, port) for host, port in addresses]``, all at once. If one fails, none is left."""
+    """``[RemoteWorker(host, port) for host, port in addresses]``, all at once. If one fails, none is left.
+
+    With ``restart``, each worker is replaced within the limits of the policy, by itself.
+    """
+    if restart is not None or on_restart is not None:
+        _check_restart(restart, on_restart)
     _stop_import()
     options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
-    made = _core._connect([(host, port) for host, port in addresses], _name_of(work_fn), key or "", *options)
-    return [RemoteWorker._take_over(ready) for ready in made]
+    wanted, what = [(host, port) for host, port in addresses], (_name_of(work_fn), key or "", *options)
+    made = [RemoteWorker._take_over(ready) for ready in _core._connect(wanted, *what)]
+    if restart is not None:
+        for worker, address in zip(made, wanted, strict=True):
+            _supervise(worker, ([address], *what), restart, on_restart)
+    return made
+
+
+def _supervise(
+    worker: RemoteWorker, request: Any, restart: RestartPolicy, on_restart: Callable[[Any], Any] | None
+) -> None:
+    from miniray import _supervised
+
+    def replace(_: Any) -> RemoteWorker:
+        return RemoteWorker._take_over(_core._connect(*request)[0])
+
+    _supervised.supervise(worker, replace, restart, on_restart, node=request[0][0][0])
 
 
 def _name_of(work_fn: str | Callable[[_core.Handle], Any] | None) -> str:
