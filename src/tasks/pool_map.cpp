@@ -9,6 +9,8 @@
 namespace miniray {
 namespace {
 
+constexpr std::size_t first_items_max = 64;
+
 class Mapping {
  public:
   Mapping(PoolInside& inside, std::shared_ptr<const TaskTerms> terms, std::string function, List items,
@@ -64,11 +66,14 @@ class Mapping {
 
   [[nodiscard]] std::size_t chunk_length() const {
     if (chunk_size_) return *chunk_size_;
-    if (mean_ns_ == 0) return 1;
-    const double wanted = limits::chunk_ms * 1e6 / mean_ns_;
-    const auto length = static_cast<std::size_t>(std::clamp<double>(wanted, 1, limits::chunk_items_max));
-    // The last ones are short, so that no worker is left with much to do.
-    return std::min(length, std::max<std::size_t>(1, (items_.size() - next_) / (2 * workers_)));
+    // A small part of each worker's share: not much is lost if that is long.
+    if (mean_ns_ == 0) return std::clamp<std::size_t>(items_.size() / (32 * workers_), 1, first_items_max);
+    const auto items_in = [&](double ns) {
+      return static_cast<std::size_t>(std::clamp<double>(ns / mean_ns_, 1, limits::chunk_items_max));
+    };
+    // The last ones are short, so that no worker is left with much to do; but less is not worth a message.
+    const std::size_t shortest = items_in(limits::chunk_ms * 1e6 / 8);
+    return std::min(items_in(limits::chunk_ms * 1e6), std::max(shortest, (items_.size() - next_) / (2 * workers_)));
   }
 
   void send(std::size_t first, std::size_t count) {
