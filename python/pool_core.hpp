@@ -34,7 +34,10 @@ class PoolCore {
   PoolCore();
   PoolCore(const PoolCore&) = delete;
   PoolCore& operator=(const PoolCore&) = delete;
-  ~PoolCore() { (void)stop(); }
+  ~PoolCore() {
+    const nb::gil_scoped_release released;  // the thread may need it to let go of a worker
+    (void)stop();
+  }
 
   // Before start().
   std::size_t add_node(const std::string& name, double cpus, std::size_t gpus, std::vector<std::string> gpu_names,
