@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -22,6 +21,8 @@ _stopped_at = ""  # where that ended, because the script started workers
 def command() -> list[str]:
     package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     code = f"import sys; sys.path.insert(0, {package_root!r}); from miniray._spawned import main; main()"
+    import subprocess
+
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code]  # type: ignore[attr-defined]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import cache
@@ -114,6 +113,8 @@ class Supervision:
         return False
 
     async def recover_async(self, worker: Any, error: WorkerDied | WorkerError) -> bool:
+        import asyncio
+
         while (pause_s := self._pause_before_restart(worker, error)) is not None:
             await asyncio.sleep(pause_s)
             if self._restart(worker):

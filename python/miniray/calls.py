@@ -12,13 +12,11 @@ another one of the same worker.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import CancelledError
 from typing import Any
 
-from miniray import _async, _calls, _core
+from miniray import _calls, _core
 from miniray._calls import RemoteTraceback
 from miniray.errors import WorkerDied, WorkerError
 
@@ -88,6 +86,10 @@ class CallFuture(_core._CallFuture):
         return self._await().__await__()
 
     async def _await(self) -> Any:
+        import asyncio  # takes longer to import than all the rest
+
+        from miniray import _async
+
         if not self.done():
             settled = asyncio.get_running_loop().create_future()
             self.add_done_callback(lambda _: None if settled.done() else settled.set_result(None))
@@ -107,6 +109,8 @@ class CallFuture(_core._CallFuture):
         except (ConnectionError, EOFError, WorkerError) as error:
             _fail_all(self._worker, error)
         if self.cancelled():
+            from concurrent.futures import CancelledError  # as asyncio above
+
             raise CancelledError(f"the call of {self._name} was cancelled")
         if self._error is not None:
             raise self._error
