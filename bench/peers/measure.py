@@ -1,0 +1,272 @@
+"""The work itself, the same for every peer: each function starts a system, checks what comes back, and yields figures.
+
+A figure is a row's key and a number: seconds for each operation, unless the row says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from peers.peer import NoSuchThing, Peer
+from peers.work import OK, checksum, linger, multiply, nothing, spin, verify
+
+CORES = len(os.sched_getaffinity(0))
+Sizes = dict[str, Any]
+Figures = Iterator[tuple[str, float | str]]
+OVERHEAD_MAX = 0.1
+LADDER_US = [us * 10**power for power in range(1, 6) for us in (1, 2, 5)]
+
+
+# --- How time is taken ------------------------------------------------------------------------------------------------
+def seconds(action: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def seconds_each(action: Callable[[int], int], batch: int, enough_s: float) -> float:
+    """Of an action that does so many operations at once and says how many were right; after a batch to warm up."""
+
+    def checked() -> None:
+        good = action(batch)
+        if good != batch:
+            raise AssertionError(f"{good} of {batch} answers were right")
+
+    checked()
+    took, batches = 0.0, 0
+    while took < enough_s:
+        took += seconds(checked)
+        batches += 1
+    return took / batches / batch
+
+
+def loops_per_us() -> float:
+    """Of CPU time; of several tries the fastest, which nobody disturbed."""
+    loops, times = 200_000, []
+    for _ in range(20):
+        start = time.thread_time()
+        spin(loops)
+        times.append(time.thread_time() - start)
+    return loops / min(times) / 1e6
+
+
+def forked_seconds(work: Callable[[], Any], processes: int) -> float:
+    """What the work takes if so many bare processes do it at once, each all of it."""
+
+    def run() -> None:
+        children = []
+        for _ in range(processes):
+            child = os.fork()
+            if child == 0:
+                work()
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+
+    return seconds(run)
+
+
+# --- Operations -------------------------------------------------------------------------------------------------------
+def calls(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_actors(workers)
+    yield "call", seconds_each(peer.calls, sizes["batch"], sizes["enough_s"])
+    yield "calls_in_flight", seconds_each(peer.calls_in_flight, sizes["batch"], sizes["enough_s"])
+    yield "array_echo", seconds_of_echo(peer, sizes["array_bytes"], sizes["enough_s"])
+
+
+def seconds_of_echo(peer: Peer, size_bytes: int, enough_s: float) -> float:
+    import numpy as np
+
+    count = max(1, size_bytes // 8)
+    array = np.arange(count, dtype=np.float64) if size_bytes >= 8 else np.ones(size_bytes, np.uint8)
+
+    def checked(times: int) -> int:
+        backs = [peer.echo(array) for _ in range(times)]
+        return sum(len(back) == len(array) and bool((back[::512] == array[::512]).all()) for back in backs)
+
+    return seconds_each(checked, 1 if size_bytes > 100_000 else 10, enough_s)
+
+
+def clients(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_clients(workers)
+    each = seconds_each(lambda count: peer.client_calls(count) // workers, sizes["batch"], sizes["enough_s"])
+    yield "clients", each / workers
+
+
+def tasks(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_tasks(workers)
+    yield "task", seconds_each(peer.tasks, sizes["batch"] // 5, sizes["enough_s"])
+    yield "tasks_in_flight", seconds_each(lambda count: empty_tasks(peer, count), sizes["batch"], sizes["enough_s"])
+
+
+def empty_tasks(peer: Peer, count: int) -> int:
+    return sum(answer == OK for answer in peer.run(nothing, [(None,)] * count))
+
+
+def broadcast(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_actors(workers)
+    yield "node", seconds_of_broadcast(peer, workers, sizes)
+
+
+def nodes(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    hosts = sizes["hosts"]
+    peer.start_nodes(hosts, sizes["here"], workers // len(hosts))
+    yield "nodes", seconds_of_broadcast(peer, workers, sizes)
+
+
+def seconds_of_broadcast(peer: Peer, workers: int, sizes: Sizes) -> float:
+    import numpy as np
+
+    array = np.arange(sizes["array_bytes"] // 8, dtype=np.float64)
+    expected = [checksum(array)] * workers
+    return seconds_each(lambda _: int(peer.broadcast(array) == expected), 1, sizes["enough_s"])
+
+
+# --- Programs ---------------------------------------------------------------------------------------------------------
+def matrices(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    import numpy as np
+
+    side, pairs = sizes["matrix_side"], sizes["matrix_pairs"]
+    random = np.random.default_rng(1)
+    work = [(random.random((side, side)), random.random((side, side))) for _ in range(pairs)]
+    few = work[: max(2, pairs // 10)]
+    bare = forked_seconds(lambda: [multiply(*pair) for pair in few], workers) / len(few) * pairs / workers
+    peer.start_tasks(workers)
+    peer.run(multiply, few[:workers])
+    results: list[Any] = []
+    took = seconds(lambda: results.extend(peer.run(multiply, work)))
+    vector = random.random(side)
+    for (left, right), product in zip(work, results, strict=True):
+        np.testing.assert_allclose(product @ vector, left @ (right @ vector), rtol=1e-9)
+    yield "matrices", took
+    yield "not_multiplication", max(0.0, 1 - bare / took)
+
+
+def verification(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    count, loops = sizes["verification_tasks"], int(sizes["loops_per_us"] * sizes["verification_us"])
+    problems = [
+        {"id": number, "question": [number, 7], "answer": number * 7 + number % 2, "loops": loops}
+        for number in range(count)
+    ]
+    peer.start_tasks(workers)
+    peer.run(verify, [(problem,) for problem in problems[: 2 * workers]])
+    verdicts: list[Any] = []
+    took = seconds(lambda: verdicts.extend(peer.run(verify, [(problem,) for problem in problems])))
+    assert verdicts == [{"problem_id": number, "correct": number % 2 == 0} for number in range(count)]
+    yield f"verification_{workers}", count / took * 60
+
+
+def overhead(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    """The shortest task, in seconds, of which less than a tenth of the time goes to other things; between two rungs of
+    the ladder a straight line is drawn."""
+    per_us = sizes["loops_per_us"]
+    probe_us = sizes["overhead_s"] * 1e6
+    true_us = forked_seconds(lambda: spin(int(per_us * probe_us)), workers) / probe_us * 1e6
+    peer.start_tasks(workers)
+    empty_tasks(peer, sizes["batch"])
+    before: tuple[float, float] | None = None
+    for us in LADDER_US:
+        count = min(sizes["batch"], max(10 * workers, int(sizes["overhead_s"] * workers / us * 1e6)))
+        loops = int(per_us * us)
+        results: list[int] = []
+        took = seconds(lambda c=count, n=loops, r=results: r.extend(peer.run(spin, [(n,)] * c)))  # type: ignore[misc]
+        assert results == [loops] * count
+        lost = 1 - us * 1e-6 * true_us * count / workers / took
+        if lost < OVERHEAD_MAX:
+            yield "overhead", crossing(before, (us, lost)) * 1e-6
+            return
+        before = (us, lost)
+    yield "overhead", f"over {LADDER_US[-1] / 1000:.0f} ms"
+
+
+def crossing(before: tuple[float, float] | None, after: tuple[float, float]) -> float:
+    if before is None:
+        return after[0]
+    share = (before[1] - OVERHEAD_MAX) / (before[1] - after[1])
+    return math.exp(math.log(before[0]) + share * (math.log(after[0]) - math.log(before[0])))
+
+
+# --- Growth -----------------------------------------------------------------------------------------------------------
+def message_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_actors(workers)
+    yield from grown("message", sizes["message_bytes"], sizes, lambda size: seconds_of_echo(peer, size, 0.05))
+
+
+def task_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    peer.start_tasks(workers)
+    empty_tasks(peer, 100)
+
+    def once(count: int) -> float:
+        times = max(1, 100 // count)
+        return seconds_each(lambda _: sum(empty_tasks(peer, count) == count for _ in range(times)) // times, 1, 0) / (
+            times * count
+        )
+
+    yield from grown("in_flight", sizes["in_flight"], sizes, once, per_unit=True)
+
+
+def grown(
+    key: str, points: list[int], sizes: Sizes, once: Callable[[int], float], *, per_unit: bool = False
+) -> Figures:
+    """Points one after the other, until the next one would take too long, or fails."""
+    limit_s, last = sizes["point_limit_s"], None
+    for point in points:
+        if last is not None:
+            expected_s = 2 * last[1] * (point if per_unit else point / last[0])  # twice: once to warm up
+            if point > last[0] and expected_s > limit_s and expected_s > 1:
+                yield f"{key}_{point}", f"would take about {expected_s:.0f} s"
+                continue
+        try:
+            took = once(point)
+        except (MemoryError, OSError) as error:
+            yield f"{key}_{point}", f"failed: {error}"
+            return
+        yield f"{key}_{point}", took
+        last = (point, took)
+
+
+# --- A system that does nothing ---------------------------------------------------------------------------------------
+def system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    """Every worker has answered once; then it stands still until a line comes, while it is looked at from outside."""
+    try:
+        peer.start_actors(workers)
+        answered = peer.call_each()
+    except NoSuchThing:
+        peer.start_tasks(workers)
+        answered = len(peer.run(linger, [(sizes["linger_s"],)] * workers))
+    assert answered == workers, f"{answered} of {workers} workers answered"
+    yield "ready", 0.0
+    input()
+
+
+def pool_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    """The same with workers for tasks; where there are none, with actors."""
+    try:
+        peer.start_tasks(workers)
+        peer.run(linger, [(sizes["linger_s"],)] * workers)
+    except NoSuchThing:
+        peer.start_actors(workers)
+        peer.call_each()
+    yield "ready", 0.0
+    input()
+
+
+WORKS: dict[str, Callable[[Peer, int, Sizes], Figures]] = {
+    "calls": calls,
+    "clients": clients,
+    "tasks": tasks,
+    "broadcast": broadcast,
+    "nodes": nodes,
+    "matrices": matrices,
+    "verification": verification,
+    "overhead": overhead,
+    "message_growth": message_growth,
+    "task_growth": task_growth,
+    "system": system,
+    "pool_system": pool_system,
+}

@@ -1,0 +1,152 @@
+"""What is asked of a peer. A peer is one file with one class, and is found by being in this folder.
+
+A system of workers is started in one of three ways, used, and stopped. What a peer does not override, it does not have.
+The library of the peer is imported when it is started and no sooner: the one who only asks for its title has none of
+them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from peers.work import OK
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
+CLIENT_START_TIMEOUT_S = 60.0
+
+
+class NoSuchThing(Exception):
+    """The peer has no such operation; the text says why not."""
+
+
+class Peer:
+    title = ""
+    colour = "#888888"
+    distribution: str | None = None  # its name on PyPI; None: it comes with Python, or with a compiler
+    requirements: tuple[str, ...] = ()  # what pip is to install
+    module: str | None = None  # what can be imported where it is installed
+    debian: tuple[str, ...] = ()  # what it needs of Debian at run time, counted into its size
+    first = ""  # the shortest program that prints 49, computed by a worker; then waits for a line, and stops
+    how: dict[str, str] = {}  # by the kind of system, how it was used; for the document
+
+    # --- The process in which it is measured --------------------------------------------------------------------------
+    @classmethod
+    def command(cls, python: str, kind: str, workers: int) -> list[str]:
+        """What runs `peers.turn`, of which the arguments follow. The kind is "actors", "tasks" or "clients"."""
+        return [python, "-m", "peers.turn"]
+
+    @classmethod
+    def first_command(cls, python: str) -> list[str]:
+        if not cls.first:
+            raise NoSuchThing("no such thing")
+        return [python, "-c", cls.first]
+
+    # --- Actors: an object in each worker, which is called by name ----------------------------------------------------
+    def start_actors(self, workers: int) -> None:
+        raise NoSuchThing("no such thing")
+
+    def calls(self, count: int) -> int:
+        """Calls `small_value` of the first actor, one after the other: how many answers were right."""
+        raise NoSuchThing("no such thing")
+
+    def calls_in_flight(self, count: int) -> int:
+        """The same, all under way at once."""
+        raise NoSuchThing("no such thing")
+
+    def call_each(self) -> int:
+        """Calls `small_value` of every actor."""
+        raise NoSuchThing("no such thing")
+
+    def echo(self, array: Any) -> Any:
+        """To the first actor and back."""
+        raise NoSuchThing("no such thing")
+
+    def broadcast(self, array: Any) -> list[float]:
+        """To every actor: the checksums that they see."""
+        raise NoSuchThing("no such thing")
+
+    # --- Clients: processes, each with an actor of its own ------------------------------------------------------------
+    def start_clients(self, clients: int) -> None:
+        """Here: forked processes, each of which starts a system with one actor."""
+        context = multiprocessing.get_context("fork")
+        self._clients = []
+        for _ in range(clients):
+            here, there = context.Pipe()
+            child = context.Process(target=_be_client, args=(type(self), there))
+            child.start()
+            there.close()
+            self._clients.append((child, here))
+        for _, pipe in self._clients:
+            if not pipe.poll(CLIENT_START_TIMEOUT_S):
+                raise TimeoutError("a client does not start")
+            problem = pipe.recv()
+            if problem is not None:
+                raise NoSuchThing(problem)
+
+    def client_calls(self, count: int) -> int:
+        """So many calls by each client, all under way at once: how many answers were right, in all."""
+        for _, pipe in self._clients:
+            pipe.send(count)
+        return sum(pipe.recv() for _, pipe in self._clients)
+
+    # --- Tasks: functions, run by whichever worker is free ------------------------------------------------------------
+    def start_tasks(self, workers: int) -> None:
+        raise NoSuchThing("no such thing")
+
+    def tasks(self, count: int) -> int:
+        """Submits `nothing`, one after the other: how many answers were right."""
+        raise NoSuchThing("no such thing")
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Submits them all, each by itself, and returns the results in order."""
+        raise NoSuchThing("no such thing")
+
+    # --- Other machines -----------------------------------------------------------------------------------------------
+    def start_nodes(self, hosts: dict[str, str], here: str, workers: int) -> None:
+        """Actors again, on hosts that ssh knows, by their names and addresses; `workers` on each."""
+        raise NoSuchThing("no such thing")
+
+    # --- The end ------------------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        for child, pipe in getattr(self, "_clients", []):
+            pipe.close()
+            child.join()
+
+
+def _be_client(kind: type[Peer], pipe: Any) -> None:
+    peer = kind()
+    try:
+        peer.start_actors(1)
+    except NoSuchThing as reason:
+        pipe.send(str(reason))
+        return
+    pipe.send(None)
+    try:
+        while True:
+            pipe.send(peer.calls_in_flight(pipe.recv()))
+    except EOFError:
+        peer.stop()
+
+
+def right(answers: Sequence[Any]) -> int:
+    return sum(bytes(answer) == OK for answer in answers)
+
+
+def find_peers() -> dict[str, type[Peer]]:
+    """Every peer in this folder by its short name, MiniRay first, then in the order of the alphabet."""
+    names = sorted(file.stem.removesuffix("_peer") for file in FOLDER.glob("*_peer.py"))
+    names.sort(key=lambda name: name != "miniray")
+    return {name: find_peer(name) for name in names}
+
+
+def find_peer(name: str) -> type[Peer]:
+    module = import_module(f"peers.{name}_peer")
+    found: type[Peer] = module.PEER
+    return found
+
+

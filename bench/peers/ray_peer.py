@@ -1,0 +1,140 @@
+"""Ray: actors and remote functions, on a local instance without dashboard, or on nodes that `ray start` joined."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.peer import ROOT, Peer, right
+from peers.work import Actor, nothing
+
+NODES_PORT = 26379
+
+
+class Client:
+    """A client with an actor of its own; itself an actor, since all that runs in Ray is a worker of it."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self.actor: Any = ray.remote(Actor).remote()
+
+    def calls(self, count: int) -> int:
+        import ray
+
+        return right(ray.get([self.actor.small_value.remote() for _ in range(count)]))
+
+
+class Ray(Peer):
+    title = "Ray"
+    colour = "#028cf0"
+    distribution = "ray"
+    requirements = ("ray==2.60.0",)
+    module = "ray"
+    how = {
+        "actors": "`ray.get(actor.method.remote())`",
+        "tasks": "`ray.remote(function).remote()`",
+        "broadcast": "`ray.put` once, the reference to each actor",
+        "nodes": "`ray start` on each host, `ray.put` once, the reference to each actor",
+    }
+    first = """
+import ray
+ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+@ray.remote
+def square(x):
+    return x * x
+print(ray.get(square.remote(7)), flush=True)
+input()
+ray.shutdown()
+"""
+
+    def _init(self, workers: int) -> None:
+        import ray
+
+        self.ray: Any = ray
+        ray.init(
+            num_cpus=workers,
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=False,
+            _temp_dir=tempfile.gettempdir() + "/ray",
+        )
+
+    def start_actors(self, workers: int) -> None:
+        self._init(workers)
+        kind = self.ray.remote(Actor)
+        self.actors = [kind.remote() for _ in range(workers)]
+
+    def calls(self, count: int) -> int:
+        get, method = self.ray.get, self.actors[0].small_value
+        return right([get(method.remote()) for _ in range(count)])
+
+    def calls_in_flight(self, count: int) -> int:
+        method = self.actors[0].small_value
+        return right(self.ray.get([method.remote() for _ in range(count)]))
+
+    def call_each(self) -> int:
+        return right(self.ray.get([actor.small_value.remote() for actor in self.actors]))
+
+    def echo(self, array: Any) -> Any:
+        return self.ray.get(self.actors[0].echo.remote(array))
+
+    def broadcast(self, array: Any) -> list[float]:
+        reference = self.ray.put(array)
+        sums: list[float] = self.ray.get([actor.checksum.remote(reference) for actor in self.actors])
+        return sums
+
+    def start_clients(self, clients: int) -> None:
+        self._init(2 * clients)
+        kind = self.ray.remote(Client)
+        self.clients = [kind.remote() for _ in range(clients)]
+
+    def client_calls(self, count: int) -> int:
+        return sum(self.ray.get([client.calls.remote(count) for client in self.clients]))
+
+    def start_tasks(self, workers: int) -> None:
+        self._init(workers)
+
+    def tasks(self, count: int) -> int:
+        function, get = self.ray.remote(nothing), self.ray.get
+        return right([get(function.remote()) for _ in range(count)])
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        remote = self.ray.remote(function)
+        results: list[Any] = self.ray.get([remote.remote(*some) for some in arguments])
+        return results
+
+    def start_nodes(self, hosts: dict[str, str], here: str, workers: int) -> None:
+        import ray
+
+        self.ray = ray
+        self.command_line = str(Path(sys.executable).with_name("ray"))
+        self.hosts = hosts
+        self._temp = tempfile.gettempdir() + "/ray"
+        start = ["start", "--disable-usage-stats", "--include-dashboard=false"]
+        head = [*start, "--head", f"--node-ip-address={here}", f"--port={NODES_PORT}", "--num-cpus=0"]
+        self._check([self.command_line, *head, f"--temp-dir={self._temp}"])
+        for host, address in hosts.items():
+            words = [*start, f"--address={here}:{NODES_PORT}", f"--node-ip-address={address}", f"--num-cpus={workers}"]
+            command = ["env", f"PYTHONPATH={ROOT / 'bench'}", self.command_line, *words]
+            self._check(["ssh", host, shlex.join(command)])
+        ray.init(address=f"{here}:{NODES_PORT}", logging_level="ERROR", log_to_driver=False, _temp_dir=self._temp)
+        kind = ray.remote(num_cpus=1)(Actor)
+        self.actors = [kind.remote() for _ in range(workers * len(hosts))]
+
+    def _check(self, command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)}: {done.stderr[-500:] or done.stdout[-500:]}")
+
+    def stop(self) -> None:
+        if hasattr(self, "ray"):
+            self.ray.shutdown()  # what `ray start` left on the hosts ends with them
+
+
+PEER = Ray

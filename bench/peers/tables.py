@@ -1,0 +1,214 @@
+"""What is measured: the jobs that the peers are given, and the tables in which their figures are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from peers.measure import CORES
+
+SYSTEM_WORKERS = 8
+NODES = ("node1", "node2", "node3")
+NODE_WORKERS = 2
+VERIFICATION_WORKERS = (1, 2, 4, 8)
+
+FULL: dict[str, Any] = {
+    "batch": 1000,
+    "enough_s": 0.4,
+    "array_bytes": 100_000_000,
+    "matrix_side": 1000,
+    "matrix_pairs": 100,
+    "verification_tasks": 200,
+    "verification_us": 10_000,
+    "overhead_s": 0.2,
+    "linger_s": 0.5,
+    "point_limit_s": 15,
+    "workers": [1, 10, 100, 1000],
+    "message_bytes": [10**power for power in range(10)],
+    "in_flight": [10**power for power in range(6)],
+}
+QUICK: dict[str, Any] = {
+    **FULL,
+    "batch": 20,
+    "enough_s": 0.0,
+    "array_bytes": 1_000_000,
+    "matrix_side": 30,
+    "matrix_pairs": 4,
+    "verification_tasks": 8,
+    "verification_us": 100,
+    "overhead_s": 0.002,
+    "linger_s": 0.05,
+    "workers": [1, 4],
+    "message_bytes": [1, 1000, 1_000_000],
+    "in_flight": [1, 10, 100],
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that is measured. The unit is "s", "a minute", "bytes", "share" or "number"."""
+
+    key: str
+    text: str
+    unit: str = "s"
+    more_is_better: bool = False
+    judged: bool = True  # counts for the goals; what only describes does not
+
+
+@dataclass(frozen=True)
+class Table:
+    key: str
+    title: str
+    remark: str
+    rows: tuple[Row, ...]
+    axis: str = ""  # of a picture with lines: what grows; the number at the end of a row's key. Without: bars
+    kinds: tuple[str, ...] = ("actors", "tasks")  # how each peer was used
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one turn does; its rows come from one process."""
+
+    work: str
+    rows: tuple[str, ...]
+    kind: str = "actors"
+    workers: int = 1
+    rounds_max: int = 3
+
+
+def jobs(sizes: dict[str, Any]) -> list[Job]:
+    def grown(key: str, points: list[int]) -> tuple[str, ...]:
+        return tuple(f"{key}_{point}" for point in points)
+
+    footprint = ("memory", "processes", "threads", "ports", "idle_cpu", "stop")
+    return [
+        Job("installed", ("installed",), rounds_max=1),
+        Job("first", ("first",), rounds_max=5),
+        Job("pool_system", footprint, "tasks", SYSTEM_WORKERS),
+        Job("calls", ("call", "calls_in_flight", "array_echo"), rounds_max=5),
+        Job("clients", ("clients",), "clients", CORES, rounds_max=5),
+        Job("tasks", ("task", "tasks_in_flight"), "tasks", CORES, rounds_max=5),
+        Job("matrices", ("matrices", "not_multiplication"), "tasks", CORES),
+        *(Job("verification", (f"verification_{n}",), "tasks", n) for n in VERIFICATION_WORKERS),
+        Job("overhead", ("overhead",), "tasks", CORES),
+        Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
+        Job("message_growth", grown("message", sizes["message_bytes"])),
+        Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", CORES),
+        *(Job("system", (f"workers_{n}",), "actors", n) for n in sizes["workers"]),
+        Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
+    ]
+
+
+def tables(sizes: dict[str, Any]) -> list[Table]:
+    megabytes = f"{sizes['array_bytes'] / 1e6:g} MB"
+    batch = f"{sizes['batch']:,}"
+    return [
+        Table(
+            "operations",
+            "Calls and tasks",
+            "Time for each operation. The operations are those of Ray's own microbenchmark. A client with an actor of "
+            "its own is what every peer has; in MiniRay an actor belongs to the process that made it, so clients that "
+            "share actors were not measured.",
+            (
+                Row("call", "an actor's method returns a small value, one call after the other"),
+                Row("calls_in_flight", f"the same, {batch} in flight"),
+                Row("clients", f"{CORES} clients, each with an actor, {batch} calls of each in flight"),
+                Row("task", "an empty task, one after the other"),
+                Row("tasks_in_flight", f"empty tasks, {batch} in flight"),
+                Row("array_echo", f"an array of {megabytes} to an actor and back"),
+            ),
+        ),
+        Table(
+            "matrices",
+            "Matrix pairs",
+            f"{sizes['matrix_pairs']} pairs of {sizes['matrix_side']} by {sizes['matrix_side']} doubles, multiplied by "
+            f"{CORES} workers, one for each core; the products come back. All thousand pairs and their products would "
+            "be 24 GB. What is not multiplication: the share of the time that bare processes, which have the matrices "
+            "already, do not need.",
+            (
+                Row("matrices", "total time"),
+                Row("not_multiplication", "share that is not multiplication", "share", judged=False),
+            ),
+            kinds=("tasks",),
+        ),
+        Table(
+            "verification",
+            "Verification tasks",
+            f"Tasks of {sizes['verification_us'] / 1000:g} ms of CPU each, on {CORES} cores: tasks a minute. With more "
+            "workers than cores there is no more to be had.",
+            tuple(
+                Row(f"verification_{n}", f"{n} worker{'s' * (n > 1)}", "a minute", more_is_better=True)
+                for n in VERIFICATION_WORKERS
+            ),
+            axis="workers",
+            kinds=("tasks",),
+        ),
+        Table(
+            "broadcast",
+            "One array for all",
+            f"{megabytes} to every worker, until each has answered with a checksum of one number in every page. The "
+            f"three machines are network namespaces with an sshd each, {NODE_WORKERS} workers on each; the system was "
+            "up before.",
+            (
+                Row("node", f"to {SYSTEM_WORKERS} workers on this machine"),
+                Row("nodes", f"to {len(NODES) * NODE_WORKERS} workers on {len(NODES)} machines"),
+            ),
+            kinds=("broadcast", "nodes"),
+        ),
+        Table(
+            "footprint",
+            "Start, stop and size",
+            "First result: from the start of the interpreter, with `import`, start and one call. The rest: a system "
+            f"with {SYSTEM_WORKERS} workers that have all run something and now do nothing; memory is proportional "
+            "(PSS), summed over all its processes, the program that started it included; time to stop is until the "
+            "last of them has ended. Size on disk: the package with all that it requires, without Python itself.",
+            (
+                Row("first", "empty prompt to first result"),
+                Row("stop", "time to stop"),
+                Row("memory", "memory", "bytes"),
+                Row("installed", "size on disk", "bytes"),
+                Row("processes", "processes", "number", judged=False),
+                Row("threads", "threads", "number", judged=False),
+                Row("ports", "listening TCP ports", "number", judged=False),
+                Row("idle_cpu", "CPU that it uses while it does nothing, in cores", "number", judged=False),
+            ),
+        ),
+        Table(
+            "overhead",
+            "How long a task must be",
+            f"The length of task at which a {CORES}-worker pool spends less than 10% of its time on anything but the "
+            "task; each task is submitted by itself.",
+            (Row("overhead", "shortest task with less than 10% overhead"),),
+            kinds=("tasks",),
+        ),
+        Table(
+            "growth_workers",
+            "Growth: workers",
+            "From the start of the interpreter until each of so many workers has answered once, divided by their number.",
+            tuple(Row(f"workers_{n}", f"{n:,} workers, for each") for n in sizes["workers"]),
+            axis="workers",
+        ),
+        Table(
+            "growth_messages",
+            "Growth: size of a message",
+            "Time for an array of bytes to an actor and back.",
+            tuple(Row(f"message_{n}", size_text(n)) for n in sizes["message_bytes"]),
+            axis="bytes",
+            kinds=("actors",),
+        ),
+        Table(
+            "growth_tasks",
+            "Growth: tasks in flight",
+            "Time for each empty task, when so many are submitted at once.",
+            tuple(Row(f"in_flight_{n}", f"{n:,} in flight, for each") for n in sizes["in_flight"]),
+            axis="tasks in flight",
+            kinds=("tasks",),
+        ),
+    ]
+
+
+def size_text(size_bytes: int) -> str:
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:g} {unit}"
+    return f"{size_bytes} B"
