@@ -4,6 +4,7 @@
 #   make demo     the matrix example, in Python and in C++: local workers, then two local servers
 #   make test     lint, then every test
 #   make bench    MiniRay beside its yardsticks, into bench/results/
+#   make bench-peers  MiniRay side by side with Ray, Dask, MPI and others, into docs/benchmarks.md (PEERS_OPTIONS)
 #   make lint     formatters, linters and type checker
 #   make format   let the formatters rewrite the code
 #   make sanitize the C++ tests under ASan with UBSan, then under TSan
@@ -15,6 +16,7 @@
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 CHAOS_SEED ?= 1
+PEERS_OPTIONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # The interpreter of .venv is found by path, so tools that look for "python" find it first.
@@ -28,7 +30,7 @@ headers := $(filter %.hpp,$(cpp))
 # Not the tests, whose own failures are found by running them, nor what needs headers that few machines have.
 tidy_sources := $(filter-out python/% tests/% %_test.cpp %_fuzz.cpp examples/nccl_allreduce.cpp,$(filter %.cpp,$(cpp)))
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench lint lint-all format sanitize fuzz wheels clean distclean
+.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench bench-peers lint lint-all format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -94,6 +96,18 @@ bench: library package
 	@$(BIN)/python bench/cluster_bench.py
 	@$(BIN)/python bench/training_bench.py
 	@$(BIN)/python bench/pool_bench.py
+
+# The peers have a virtual environment of their own. One that cannot be installed is told so, and the run goes on.
+build/peers.done: tools/peers-debian-packages.txt build/package.done bench/peers/install.py $(wildcard bench/peers/*_peer.py)
+	@echo "Installing the peers into build/peers-venv"
+	@tools/install_debian_packages.sh tools/peers-debian-packages.txt || echo "Going on without them"
+	@rm -rf build/peers-wheel
+	@CXX=c++ $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w build/peers-wheel .
+	@PYTHONPATH=bench $(BIN)/python -m peers.install build/peers-venv build/peers-wheel/*.whl
+	@touch $@
+
+bench-peers: library package build/peers.done
+	@$(BIN)/python bench/peers_bench.py $(PEERS_OPTIONS)
 
 wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import ROOT, Peer, right
 from peers.work import Actor, checksum, nothing
@@ -33,7 +33,7 @@ class Dask(Peer):
     distribution = "distributed"
     requirements = ("distributed",)
     module = "distributed"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "`submit(..., actor=True)`, `actor.method().result()`",
         "tasks": "`client.map`, `client.submit`; arrays through `scatter`",
         "broadcast": "`client.scatter(..., broadcast=True)`",

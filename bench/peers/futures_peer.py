@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import NoSuchThing, Peer, right
 from peers.work import nothing
@@ -14,7 +14,7 @@ from peers.work import nothing
 class Futures(Peer):
     title = "ProcessPoolExecutor"
     colour = "#b07aa1"
-    how = {"tasks": "`executor.submit`"}
+    how: ClassVar[dict[str, str]] = {"tasks": "`executor.submit`"}
     first = """
 from concurrent.futures import ProcessPoolExecutor
 def square(x):

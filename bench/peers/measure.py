@@ -18,6 +18,7 @@ CORES = len(os.sched_getaffinity(0))
 Sizes = dict[str, Any]
 Figures = Iterator[tuple[str, float | str]]
 OVERHEAD_MAX = 0.1
+SYSTEM_TIMEOUT_S = 60.0
 LADDER_US = [us * 10**power for power in range(1, 6) for us in (1, 2, 5)]
 
 
@@ -38,7 +39,7 @@ def seconds_each(action: Callable[[int], int], batch: int, enough_s: float) -> f
 
     checked()
     took, batches = 0.0, 0
-    while took < enough_s:
+    while batches == 0 or took < enough_s:
         took += seconds(checked)
         batches += 1
     return took / batches / batch
@@ -71,6 +72,16 @@ def forked_seconds(work: Callable[[], Any], processes: int) -> float:
     return seconds(run)
 
 
+def start_all_workers(peer: Peer, workers: int, sizes: Sizes) -> None:
+    """Tasks that take a while, until every worker has had one."""
+    peer.start_tasks(workers)
+    pids: set[int] = set()
+    deadline = time.monotonic() + SYSTEM_TIMEOUT_S
+    while len(pids) < workers:
+        assert time.monotonic() < deadline, f"{len(pids)} of {workers} workers answered"
+        pids.update(peer.run(linger, [(sizes["linger_s"],)] * workers))
+
+
 # --- Operations -------------------------------------------------------------------------------------------------------
 def calls(peer: Peer, workers: int, sizes: Sizes) -> Figures:
     peer.start_actors(workers)
@@ -99,7 +110,7 @@ def clients(peer: Peer, workers: int, sizes: Sizes) -> Figures:
 
 
 def tasks(peer: Peer, workers: int, sizes: Sizes) -> Figures:
-    peer.start_tasks(workers)
+    start_all_workers(peer, workers, sizes)
     yield "task", seconds_each(peer.tasks, sizes["batch"] // 5, sizes["enough_s"])
     yield "tasks_in_flight", seconds_each(lambda count: empty_tasks(peer, count), sizes["batch"], sizes["enough_s"])
 
@@ -136,7 +147,7 @@ def matrices(peer: Peer, workers: int, sizes: Sizes) -> Figures:
     work = [(random.random((side, side)), random.random((side, side))) for _ in range(pairs)]
     few = work[: max(2, pairs // 10)]
     bare = forked_seconds(lambda: [multiply(*pair) for pair in few], workers) / len(few) * pairs / workers
-    peer.start_tasks(workers)
+    start_all_workers(peer, workers, sizes)
     peer.run(multiply, few[:workers])
     results: list[Any] = []
     took = seconds(lambda: results.extend(peer.run(multiply, work)))
@@ -153,7 +164,7 @@ def verification(peer: Peer, workers: int, sizes: Sizes) -> Figures:
         {"id": number, "question": [number, 7], "answer": number * 7 + number % 2, "loops": loops}
         for number in range(count)
     ]
-    peer.start_tasks(workers)
+    start_all_workers(peer, workers, sizes)
     peer.run(verify, [(problem,) for problem in problems[: 2 * workers]])
     verdicts: list[Any] = []
     took = seconds(lambda: verdicts.extend(peer.run(verify, [(problem,) for problem in problems])))
@@ -167,7 +178,7 @@ def overhead(peer: Peer, workers: int, sizes: Sizes) -> Figures:
     per_us = sizes["loops_per_us"]
     probe_us = sizes["overhead_s"] * 1e6
     true_us = forked_seconds(lambda: spin(int(per_us * probe_us)), workers) / probe_us * 1e6
-    peer.start_tasks(workers)
+    start_all_workers(peer, workers, sizes)
     empty_tasks(peer, sizes["batch"])
     before: tuple[float, float] | None = None
     for us in LADDER_US:
@@ -198,7 +209,7 @@ def message_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
 
 
 def task_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
-    peer.start_tasks(workers)
+    start_all_workers(peer, workers, sizes)
     empty_tasks(peer, 100)
 
     def once(count: int) -> float:
@@ -231,27 +242,30 @@ def grown(
 
 
 # --- A system that does nothing ---------------------------------------------------------------------------------------
-def system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
-    """Every worker has answered once; then it stands still until a line comes, while it is looked at from outside."""
+def actor_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    """Every actor has answered once; then it stands still until a line comes, while it is looked at from outside."""
     try:
         peer.start_actors(workers)
         answered = peer.call_each()
     except NoSuchThing:
-        peer.start_tasks(workers)
-        answered = len(peer.run(linger, [(sizes["linger_s"],)] * workers))
-    assert answered == workers, f"{answered} of {workers} workers answered"
-    yield "ready", 0.0
-    input()
+        start_all_workers(peer, workers, sizes)
+        answered = workers
+    yield from stand_still(answered, workers)
 
 
-def pool_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+def task_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
     """The same with workers for tasks; where there are none, with actors."""
     try:
-        peer.start_tasks(workers)
-        peer.run(linger, [(sizes["linger_s"],)] * workers)
+        start_all_workers(peer, workers, sizes)
+        answered = workers
     except NoSuchThing:
         peer.start_actors(workers)
-        peer.call_each()
+        answered = peer.call_each()
+    yield from stand_still(answered, workers)
+
+
+def stand_still(answered: int, workers: int) -> Figures:
+    assert answered == workers, f"{answered} of {workers} workers answered"
     yield "ready", 0.0
     input()
 
@@ -267,6 +281,6 @@ WORKS: dict[str, Callable[[Peer, int, Sizes], Figures]] = {
     "overhead": overhead,
     "message_growth": message_growth,
     "task_growth": task_growth,
-    "system": system,
-    "pool_system": pool_system,
+    "actor_system": actor_system,
+    "task_system": task_system,
 }

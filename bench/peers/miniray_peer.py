@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import Peer, right
 from peers.work import Actor, checksum, nothing
@@ -20,7 +20,7 @@ class MiniRay(Peer):
     distribution = "miniray"
     requirements = ()  # the wheel of this repository
     module = "miniray"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "`worker.create`, `actor.method()`, `actor.call_async`",
         "tasks": "`Pool.submit`",
         "broadcast": "`cluster.broadcast` on `localhost`",
@@ -28,9 +28,12 @@ class MiniRay(Peer):
     }
     first = """
 from miniray import Worker
-with Worker() as worker:
-    worker.register("square", lambda x: x * x)
-    print(worker.call_remote("square", 7), flush=True)
+def work(handle):
+    while True:
+        handle.send(handle.recv() ** 2)
+with Worker(work) as worker:
+    worker.send(7)
+    print(worker.recv(), flush=True)
     input()
 """
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import NoSuchThing, Peer, right
 from peers.work import OK, Actor, nothing
@@ -63,7 +63,7 @@ class Mpi(Peer):
     requirements = ("mpi4py",)
     module = "mpi4py.MPI"
     debian = ("openmpi-bin",)
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "`send` and `recv` of a rank; `Send` and `Recv` of arrays",
         "tasks": "`MPIPoolExecutor.submit`",
         "broadcast": "`Bcast`",

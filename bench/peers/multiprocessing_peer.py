@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import Peer, right
 from peers.work import Actor, nothing
@@ -41,7 +41,7 @@ def checksum_of_shared(actor: Actor, name: str, count: int) -> float:
 class Multiprocessing(Peer):
     title = "multiprocessing"
     colour = "#3d9970"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "a loop over a `Pipe` for each direction",
         "tasks": "`Pool.apply_async`",
         "broadcast": "`shared_memory`, its name to each process",

@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.work import OK
 
@@ -32,7 +32,7 @@ class Peer:
     module: str | None = None  # what can be imported where it is installed
     debian: tuple[str, ...] = ()  # what it needs of Debian at run time, counted into its size
     first = ""  # the shortest program that prints 49, computed by a worker; then waits for a line, and stops
-    how: dict[str, str] = {}  # by the kind of system, how it was used; for the document
+    how: ClassVar[dict[str, str]] = {}  # by the kind of system, how it was used; for the document
 
     # --- The process in which it is measured --------------------------------------------------------------------------
     @classmethod
@@ -114,7 +114,7 @@ class Peer:
     # --- The end ------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
         for child, pipe in getattr(self, "_clients", []):
-            pipe.close()
+            pipe.send(None)  # closing it is not enough: those forked later have it, too
             child.join()
 
 
@@ -126,11 +126,9 @@ def _be_client(kind: type[Peer], pipe: Any) -> None:
         pipe.send(str(reason))
         return
     pipe.send(None)
-    try:
-        while True:
-            pipe.send(peer.calls_in_flight(pipe.recv()))
-    except EOFError:
-        peer.stop()
+    while (count := pipe.recv()) is not None:
+        pipe.send(peer.calls_in_flight(count))
+    peer.stop()
 
 
 def right(answers: Sequence[Any]) -> int:
@@ -148,5 +146,3 @@ def find_peer(name: str) -> type[Peer]:
     module = import_module(f"peers.{name}_peer")
     found: type[Peer] = module.PEER
     return found
-
-

@@ -1,4 +1,4 @@
-"""The processes of a turn, wherever they went: all that have its mark in their environment. What they use, and their end."""
+"""The processes of a turn: all that have its mark in their environment, wherever they went. Their use, their end."""
 
 from __future__ import annotations
 

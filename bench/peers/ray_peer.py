@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import ROOT, Peer, right
 from peers.work import Actor, nothing
@@ -36,7 +36,7 @@ class Ray(Peer):
     distribution = "ray"
     requirements = ("ray==2.60.0",)
     module = "ray"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "`ray.get(actor.method.remote())`",
         "tasks": "`ray.remote(function).remote()`",
         "broadcast": "`ray.put` once, the reference to each actor",

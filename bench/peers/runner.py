@@ -1,4 +1,4 @@
-"""Gives a peer its turn in a process of its own, with a limit on its time, and sees to it that nothing is left of it."""
+"""Gives a peer its turn in a process of its own, with a limit on its time, and lets nothing of it stay behind."""
 
 from __future__ import annotations
 
@@ -176,5 +176,3 @@ class Runner:
     def _turn(self, name: str, peer: type[Peer], work: str, kind: str, workers: int) -> Turn:
         arguments = [name, work, str(workers), json.dumps(self.sizes)]
         return Turn([*peer.command(self.python, kind, workers), *arguments], self.limit_s, self.wrap)
-
-

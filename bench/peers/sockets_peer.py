@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import ROOT, NoSuchThing, Peer
 from peers.work import checksum
@@ -14,7 +14,7 @@ PROGRAM = ROOT / "build/release/bench/peer_sockets"
 class Sockets(Peer):
     title = "raw sockets, C++"
     colour = "#7f7f7f"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "64 bytes over a socket pair, `read` and `write`; in flight: many in one `write`",
         "broadcast": "`write` to each process",
     }

@@ -10,7 +10,6 @@ from peers.measure import CORES
 SYSTEM_WORKERS = 8
 NODES = ("node1", "node2", "node3")
 NODE_WORKERS = 2
-VERIFICATION_WORKERS = (1, 2, 4, 8)
 
 FULL: dict[str, Any] = {
     "batch": 1000,
@@ -20,6 +19,7 @@ FULL: dict[str, Any] = {
     "matrix_pairs": 100,
     "verification_tasks": 200,
     "verification_us": 10_000,
+    "verification_workers": [1, 2, 4, 8],
     "overhead_s": 0.2,
     "linger_s": 0.5,
     "point_limit_s": 15,
@@ -36,6 +36,7 @@ QUICK: dict[str, Any] = {
     "matrix_pairs": 4,
     "verification_tasks": 8,
     "verification_us": 100,
+    "verification_workers": [1, 2],
     "overhead_s": 0.002,
     "linger_s": 0.05,
     "workers": [1, 4],
@@ -84,17 +85,17 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
     return [
         Job("installed", ("installed",), rounds_max=1),
         Job("first", ("first",), rounds_max=5),
-        Job("pool_system", footprint, "tasks", SYSTEM_WORKERS),
+        Job("task_system", footprint, "tasks", SYSTEM_WORKERS),
         Job("calls", ("call", "calls_in_flight", "array_echo"), rounds_max=5),
         Job("clients", ("clients",), "clients", CORES, rounds_max=5),
         Job("tasks", ("task", "tasks_in_flight"), "tasks", CORES, rounds_max=5),
         Job("matrices", ("matrices", "not_multiplication"), "tasks", CORES),
-        *(Job("verification", (f"verification_{n}",), "tasks", n) for n in VERIFICATION_WORKERS),
+        *(Job("verification", (f"verification_{n}",), "tasks", n) for n in sizes["verification_workers"]),
         Job("overhead", ("overhead",), "tasks", CORES),
         Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
         Job("message_growth", grown("message", sizes["message_bytes"])),
         Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", CORES),
-        *(Job("system", (f"workers_{n}",), "actors", n) for n in sizes["workers"]),
+        *(Job("actor_system", (f"workers_{n}",), "actors", n) for n in sizes["workers"]),
         Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
     ]
 
@@ -138,7 +139,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             "workers than cores there is no more to be had.",
             tuple(
                 Row(f"verification_{n}", f"{n} worker{'s' * (n > 1)}", "a minute", more_is_better=True)
-                for n in VERIFICATION_WORKERS
+                for n in sizes["verification_workers"]
             ),
             axis="workers",
             kinds=("tasks",),
@@ -184,7 +185,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "growth_workers",
             "Growth: workers",
-            "From the start of the interpreter until each of so many workers has answered once, divided by their number.",
+            "From the start of the interpreter until each of the workers has answered once, divided by their number.",
             tuple(Row(f"workers_{n}", f"{n:,} workers, for each") for n in sizes["workers"]),
             axis="workers",
         ),

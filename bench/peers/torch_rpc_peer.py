@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import Peer, right
 from peers.work import OK, checksum
@@ -43,7 +43,10 @@ class TorchRpc(Peer):
     distribution = "torch"
     requirements = ("torch==2.13.0", "numpy")
     module = "torch.distributed.rpc"
-    how = {"actors": "`rpc_sync`, `rpc_async`; tensors", "broadcast": "`rpc_async` to each rank"}
+    how: ClassVar[dict[str, str]] = {
+        "actors": "`rpc_sync`, `rpc_async`; tensors",
+        "broadcast": "`rpc_async` to each rank",
+    }
     first = """
 import multiprocessing, os, tempfile, warnings
 warnings.simplefilter("ignore")

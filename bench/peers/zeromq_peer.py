@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import tempfile
-from typing import Any
+from typing import Any, ClassVar
 
 from peers.peer import Peer, right
 from peers.work import Actor
@@ -57,7 +57,7 @@ class ZeroMq(Peer):
     distribution = "pyzmq"
     requirements = ("pyzmq",)
     module = "zmq"
-    how = {
+    how: ClassVar[dict[str, str]] = {
         "actors": "a loop of one's own: REQ and REP, DEALER and ROUTER; pickled, arrays as they are",
         "broadcast": "DEALER to each ROUTER, without a copy in Python",
     }
