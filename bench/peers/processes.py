@@ -80,9 +80,9 @@ def wait_for_end(token: str, within_s: float) -> list[int]:
     return left
 
 
-def end_all(token: str) -> None:
-    """Kills what has the mark, each looked at again with the process pinned, until none is left."""
-    while pids := marked(token):
+def end_all(token: str, spare: int = 0) -> None:
+    """Kills what has the mark until none is left but the one to spare; each is looked at again with its pid pinned."""
+    while pids := [pid for pid in marked(token) if pid != spare]:
         for pid in pids:
             try:
                 pinned = os.pidfd_open(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from peers import processes
 from peers.peer import ROOT, Peer, right
 from peers.work import Actor, nothing
 
 NODES_PORT = 26379
+START_TIMEOUT_S = 60.0
 
 
 class Client:
@@ -114,27 +117,37 @@ ray.shutdown()
 
         self.ray = ray
         self.command_line = str(Path(sys.executable).with_name("ray"))
-        self.hosts = hosts
-        self._temp = tempfile.gettempdir() + "/ray"
-        start = ["start", "--disable-usage-stats", "--include-dashboard=false"]
+        start = ["start", "--disable-usage-stats"]
         head = [*start, "--head", f"--node-ip-address={here}", f"--port={NODES_PORT}", "--num-cpus=0"]
-        self._check([self.command_line, *head, f"--temp-dir={self._temp}"])
+        head += ["--include-dashboard=false", f"--temp-dir={tempfile.gettempdir()}/ray"]
+        _check(_start([self.command_line, *head]))
+        joining = []
         for host, address in hosts.items():
             words = [*start, f"--address={here}:{NODES_PORT}", f"--node-ip-address={address}", f"--num-cpus={workers}"]
             command = ["env", f"PYTHONPATH={ROOT / 'bench'}", self.command_line, *words]
-            self._check(["ssh", host, shlex.join(command)])
-        ray.init(address=f"{here}:{NODES_PORT}", logging_level="ERROR", log_to_driver=False, _temp_dir=self._temp)
+            joining.append(_start(["ssh", host, shlex.join(command)]))
+        for child in joining:
+            _check(child)
+        ray.init(address=f"{here}:{NODES_PORT}", logging_level="ERROR", log_to_driver=False, _node_ip_address=here)
         kind = ray.remote(num_cpus=1)(Actor)
         self.actors = [kind.remote() for _ in range(workers * len(hosts))]
 
-    def _check(self, command: list[str]) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)}: {done.stderr[-500:] or done.stdout[-500:]}")
-
     def stop(self) -> None:
         if hasattr(self, "ray"):
-            self.ray.shutdown()  # what `ray start` left on the hosts ends with them
+            self.ray.shutdown()
+        if hasattr(self, "command_line"):
+            # `ray stop` would end every Ray on the machine. What runs on the hosts ends with them.
+            processes.end_all(os.environ[processes.MARK], spare=os.getpid())
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _check(child: subprocess.Popen[str]) -> None:
+    _, errors = child.communicate(timeout=START_TIMEOUT_S)
+    if child.returncode != 0:
+        raise RuntimeError(f"{shlex.join(map(str, child.args))}: {errors[-500:]}")  # type: ignore[arg-type]
 
 
 PEER = Ray
