@@ -49,7 +49,7 @@ class Results:
 
     def take(self, row: str, name: str, value: float | str) -> None:
         if isinstance(value, str):
-            self.reasons.setdefault(row, {})[name] = value
+            self.reasons.setdefault(row, {})[name] = value.replace(f"{ROOT}/", "")
         else:
             self.values.setdefault(row, {}).setdefault(name, []).append(value)
 
@@ -175,7 +175,13 @@ class Bench:
             "system_workers": SYSTEM_WORKERS,
             "sizes": {key: value for key, value in self.sizes.items() if key not in ("hosts", "here")},
             "peers": {
-                name: {"title": peer.title, "colour": peer.colour, "how": peer.how, **self.installed[name]}
+                name: {
+                    "title": peer.title,
+                    "colour": peer.colour,
+                    "limit": peer.limit,
+                    "how": peer.how,
+                    **self.installed[name],
+                }
                 for name, peer in self.peers.items()
             },
             "rows": self.results.cells(),

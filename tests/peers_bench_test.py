@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from testbed import Testbed
 
-PEERS = ["miniray", "futures", "multiprocessing"]
+PEERS = ["miniray", "multiprocessing", "futures"]
 HAVE_NO_ACTORS = {"futures"}
 ON_THIS_MACHINE_ONLY = {"futures", "multiprocessing"}
 
@@ -66,4 +66,4 @@ def test_an_unknown_peer_is_refused_with_those_that_there_are(root: Path) -> Non
     command = [sys.executable, root / "bench/peers_bench.py", "--peers", "rey"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2
-    assert "no such peer: rey; there are miniray, dask" in refused.stderr
+    assert "no such peer: rey; there are miniray, ray" in refused.stderr

@@ -7,18 +7,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 
 WIDTH = 960
 MARGIN = 24
 LABELS = 168  # for the names beside the bars
 VALUES = 92  # for the figures behind them
 BAR, GAP = 15, 5
-PANEL_HEAD = 26
+PANEL_HEAD = 40
+PANEL_LINE = 62  # letters of a panel's title
+BARS_TOP = 64
 PLOT_HEIGHT = 380
 LEGEND = 190
 INK, FAINT, GRID, CARD, BORDER = "#1f2328", "#59636e", "#d8dee4", "#ffffff", "#d1d9e0"
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-NOT_MEASURED = "not measured"
+LOGARITHMIC_FROM = 20  # times between the shortest bar and the longest
+NO_FIGURE = "no figure"
 
 
 @dataclass(frozen=True)
@@ -31,24 +35,25 @@ class Series:
 Format = Callable[[float], str]
 
 
-def bars(title: str, panels: Sequence[tuple[str, Format]], series: Sequence[Series]) -> str:
+def bars(title: str, panels: Sequence[tuple[str, Format]], series: Sequence[Series], remark: str) -> str:
     """The first series is ours, and stands out."""
+    remark += f" Logarithmic where figures differ by more than {LOGARITHMIC_FROM} times."
     height_each = PANEL_HEAD + len(series) * (BAR + GAP) + 16
     columns = 2 if len(panels) > 1 else 1
     width_each = (WIDTH - MARGIN * (columns + 1)) / columns
     parts = []
     for number, (text, form) in enumerate(panels):
         x = MARGIN + number % columns * (width_each + MARGIN)
-        y = 56 + number // columns * height_each
+        y = BARS_TOP + number // columns * height_each
         parts.append(_panel(x, y, width_each, text, form, [(one, one.values[number]) for one in series]))
-    height = 56 + math.ceil(len(panels) / columns) * height_each + 8
-    return _card(title, height, parts)
+    height = BARS_TOP + math.ceil(len(panels) / columns) * height_each + 8
+    return _card(title, height, [_text(MARGIN, 54, remark, size=12, ink=FAINT), *parts])
 
 
 def _panel(x: float, y: float, width: float, text: str, form: Format, values: list[tuple[Series, float | None]]) -> str:
     there = [value for _, value in values if value is not None and value > 0]
     low, high = (min(there), max(there)) if there else (1.0, 1.0)
-    logarithmic = high > 20 * low
+    logarithmic = high > LOGARITHMIC_FROM * low
     room = width - LABELS - VALUES
 
     def length(value: float) -> float:
@@ -58,7 +63,11 @@ def _panel(x: float, y: float, width: float, text: str, form: Format, values: li
             return room * value / high
         return room * (0.06 + 0.94 * math.log(value / low) / math.log(high / low))
 
-    lines = [_text(x, y + 12, text + (" (logarithmic)" if logarithmic else ""), weight=600, size=12.5)]
+    title = wrap(text, PANEL_LINE)
+    lines = [
+        _text(x, y + PANEL_HEAD - 10 - 15 * (len(title) - 1 - number), line, weight=600, size=12.5)
+        for number, line in enumerate(title)
+    ]
     for number, (one, value) in enumerate(values):
         top = y + PANEL_HEAD + number * (BAR + GAP)
         ours = number == 0
@@ -66,7 +75,7 @@ def _panel(x: float, y: float, width: float, text: str, form: Format, values: li
             _text(x + LABELS - 8, top + 12, one.name, anchor="end", size=12, weight=700 if ours else 400, ink=INK)
         )
         if value is None:
-            lines.append(_text(x + LABELS + 2, top + 12, NOT_MEASURED, size=12, ink=FAINT))
+            lines.append(_text(x + LABELS + 2, top + 12, NO_FIGURE, size=12, ink=FAINT))
             continue
         drawn = length(value)
         lines.append(

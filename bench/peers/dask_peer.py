@@ -30,6 +30,7 @@ def be_client(address: str, worker: str, pipe: Any) -> None:
 class Dask(Peer):
     title = "Dask"
     colour = "#f2a900"
+    place = 2
     distribution = "distributed"
     requirements = ("distributed",)
     module = "distributed"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import chart
-from peers.goals import OURS, behind, goal_rows, median
+from peers.goals import NOISE, OURS, behind, goal_rows, median, real_peers
 from peers.tables import Row, Table, size_text, tables
 
 PICTURES = "benchmarks"
@@ -81,7 +81,7 @@ def _cell(results: dict[str, Any], row: Row, name: str, notes: list[str]) -> str
 
 
 def _best(results: dict[str, Any], row: Row) -> str | None:
-    known = {name: median(results, row.key, name) for name in results["peers"]}
+    known = {name: median(results, row.key, name) for name in real_peers(results)}
     there = {name: value for name, value in known.items() if value is not None}
     if not there or not row.judged:
         return None
@@ -98,11 +98,14 @@ def picture(results: dict[str, Any], table: Table) -> str:
         for name in measured_peers(results, table)
     ]
     if not table.axis:
-        return chart.bars(table.title, [(row.text, FORMATS[row.unit]) for row in table.rows], series)
+        panels = [(row.text, FORMATS[row.unit]) for row in table.rows]
+        return chart.bars(table.title, panels, series, "Shorter is better.")
     points = [float(row.key.rsplit("_", 1)[1]) for row in table.rows]
     x_form = (lambda x: size_text(int(x))) if table.axis == "bytes" else (lambda x: f"{x:,.0f}")
     unit = table.rows[0].unit
-    y_name = "tasks a minute" if unit == "a minute" else "time, both axes logarithmic"
+    y_name = (
+        "tasks a minute, more is better; both axes logarithmic" if unit == "a minute" else "time, both axes logarithmic"
+    )
     return chart.lines(table.title, points, table.axis, x_form, FORMATS[unit], series, y_name=y_name)
 
 
@@ -111,7 +114,12 @@ def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
     found = behind(results, shown)
     if not found:
         return ["In no row is a peer better."]
-    lines = ["| in | MiniRay | the best | times better |", "|---|---:|---:|---:|"]
+    lines = [
+        f"Rows in which a peer is more than {100 * (NOISE - 1):.0f}% better. Raw sockets are not counted as a peer: they "
+        "show what the kernel allows to who sends bytes and nothing else.",
+        "",
+    ]
+    lines += ["| in | MiniRay | the best | times better |", "|---|---:|---:|---:|"]
     for one in found:
         form = FORMATS[one.row.unit]
         ours, theirs = median(results, one.row.key, OURS), median(results, one.row.key, one.peer)

@@ -14,6 +14,7 @@ from peers.work import nothing
 class Futures(Peer):
     title = "ProcessPoolExecutor"
     colour = "#b07aa1"
+    place = 4
     how: ClassVar[dict[str, str]] = {"tasks": "`executor.submit`"}
     first = """
 from concurrent.futures import ProcessPoolExecutor

@@ -9,6 +9,7 @@ from peers.tables import Row, Table
 
 OURS = "miniray"
 NEVER_BEHIND = ("multiprocessing", "dask")
+NOISE = 1.05  # times; less is no difference
 NEAR = 1.2  # times the best peer
 
 
@@ -40,6 +41,11 @@ class Behind:
     times: float
 
 
+def real_peers(results: dict[str, Any]) -> list[str]:
+    """Without those that only show the limit."""
+    return [name for name, peer in results["peers"].items() if not peer["limit"]]
+
+
 def median(results: dict[str, Any], row: str, peer: str) -> float | None:
     found = results["rows"].get(row, {}).get(peer, {}).get("median")
     return None if found is None else float(found)
@@ -56,11 +62,11 @@ def times_behind(results: dict[str, Any], row: Row, peer: str) -> float | None:
 def behind(results: dict[str, Any], shown: list[Table], peer: str | None = None) -> list[Behind]:
     """Rows in which this peer, or else the best of all, is better than MiniRay; the worst first."""
     found = []
-    names = [peer] if peer else [name for name in results["peers"] if name != OURS]
+    names = [peer] if peer else [name for name in real_peers(results) if name != OURS]
     for table in shown:
         for row in table.rows:
             known = {name: times_behind(results, row, name) for name in names} if row.judged else {}
-            better = {name: times for name, times in known.items() if times is not None and times > 1}
+            better = {name: times for name, times in known.items() if times is not None and times > NOISE}
             if better:
                 best = max(better, key=lambda name: better[name])
                 found.append(Behind(table, row, best, better[best]))

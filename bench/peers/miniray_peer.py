@@ -17,6 +17,7 @@ def checksums(handle: Any) -> None:
 class MiniRay(Peer):
     title = "MiniRay"
     colour = "#e4572e"
+    place = 0
     distribution = "miniray"
     requirements = ()  # the wheel of this repository
     module = "miniray"

@@ -41,6 +41,7 @@ def checksum_of_shared(actor: Actor, name: str, count: int) -> float:
 class Multiprocessing(Peer):
     title = "multiprocessing"
     colour = "#3d9970"
+    place = 3
     how: ClassVar[dict[str, str]] = {
         "actors": "a loop over a `Pipe` for each direction",
         "tasks": "`Pool.apply_async`",

@@ -27,6 +27,8 @@ class NoSuchThing(Exception):
 class Peer:
     title = ""
     colour = "#888888"
+    limit = False  # shows what is possible, rather than what can be used instead of MiniRay
+    place = 9  # in tables and pictures; those of one place by name
     distribution: str | None = None  # its name on PyPI; None: it comes with Python, or with a compiler
     requirements: tuple[str, ...] = ()  # what pip is to install
     module: str | None = None  # what can be imported where it is installed
@@ -136,10 +138,10 @@ def right(answers: Sequence[Any]) -> int:
 
 
 def find_peers() -> dict[str, type[Peer]]:
-    """Every peer in this folder by its short name, MiniRay first, then in the order of the alphabet."""
+    """Every peer in this folder by its short name, in the order of their places."""
     names = sorted(file.stem.removesuffix("_peer") for file in FOLDER.glob("*_peer.py"))
-    names.sort(key=lambda name: name != "miniray")
-    return {name: find_peer(name) for name in names}
+    found = {name: find_peer(name) for name in names}
+    return dict(sorted(found.items(), key=lambda item: item[1].place))
 
 
 def find_peer(name: str) -> type[Peer]:

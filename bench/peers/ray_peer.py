@@ -36,6 +36,7 @@ class Client:
 class Ray(Peer):
     title = "Ray"
     colour = "#028cf0"
+    place = 1
     distribution = "ray"
     requirements = ("ray==2.60.0",)
     module = "ray"

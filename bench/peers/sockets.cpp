@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t small_bytes = 64;
 constexpr std::size_t page_bytes = 4096;
-constexpr std::size_t at_once_bytes = 64 * 1024;  // what one write may hold before the other side reads
+constexpr std::size_t at_once_bytes = 65536;  // what one write may hold before the other side reads
 
 enum Kind : std::uint64_t { small = 1, echo, count_only };
 

@@ -14,6 +14,8 @@ PROGRAM = ROOT / "build/release/bench/peer_sockets"
 class Sockets(Peer):
     title = "raw sockets, C++"
     colour = "#7f7f7f"
+    place = 8
+    limit = True
     how: ClassVar[dict[str, str]] = {
         "actors": "64 bytes over a socket pair, `read` and `write`; in flight: many in one `write`",
         "broadcast": "`write` to each process",

@@ -40,6 +40,7 @@ def serve(rank: int, size: int, store: str) -> None:
 class TorchRpc(Peer):
     title = "torch.distributed.rpc"
     colour = "#ee4c9c"
+    place = 7
     distribution = "torch"
     requirements = ("torch==2.13.0", "numpy")
     module = "torch.distributed.rpc"

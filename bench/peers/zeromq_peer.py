@@ -16,7 +16,6 @@ NO_LIMIT = 0
 
 def serve(folder: str, number: int) -> None:
     """What a worker does: whichever of its two sockets has a message gets the answer."""
-    import numpy as np
     import zmq
 
     context = zmq.Context()
@@ -34,8 +33,10 @@ def serve(folder: str, number: int) -> None:
         if method == "small_value":
             socket.send_multipart([*head, pickle.dumps(actor.small_value())])
         elif method == "echo":
-            socket.send_multipart([*head, actor.echo(np.frombuffer(message[1].buffer, np.uint8))], copy=False)
+            socket.send_multipart([*head, actor.echo(message[1].buffer)], copy=False)
         elif method == "checksum":
+            import numpy as np  # not sooner: a worker that never sees an array does without
+
             total = actor.checksum(np.frombuffer(message[1].buffer, np.float64))
             socket.send_multipart([*head, pickle.dumps(total)])
         return bool(method != "stop")
@@ -54,6 +55,7 @@ def serve(folder: str, number: int) -> None:
 class ZeroMq(Peer):
     title = "ZeroMQ"
     colour = "#9c755f"
+    place = 6
     distribution = "pyzmq"
     requirements = ("pyzmq",)
     module = "zmq"
@@ -82,15 +84,13 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
     def start_actors(self, workers: int) -> None:
+        import zmq  # once for all workers; contexts come after the fork, which they would not survive
+
         context = multiprocessing.get_context("fork")
         self.folder = tempfile.TemporaryDirectory()
         self.children = [context.Process(target=serve, args=(self.folder.name, n)) for n in range(workers)]
         for child in self.children:
             child.start()
-
-        import zmq  # not sooner: a context does not survive a fork
-
-        self.zmq = zmq
         self.context = zmq.Context()
         self.context.max_sockets = 2 * workers + 100
         self.reqs = [self._connected(zmq.REQ, f"rep{n}") for n in range(workers)]
