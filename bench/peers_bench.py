@@ -35,6 +35,7 @@ from testbed import HUB_ADDRESS, Testbed  # noqa: E402
 VENV_PYTHON = ROOT / "build/peers-venv/bin/python"
 RESULTS = ROOT / "bench/results/peers.json"
 TURN_LIMIT_S = 120.0
+JOB_LIMIT_S = 20.0  # a peer that took longer for its turns of a job has no further rounds of it
 MEMORY_SHARE_MAX = 0.6  # of what is available, for systems that grow
 NETWORK = "10.77.0.0/24"
 Peers = dict[str, type[Peer]]
@@ -73,7 +74,6 @@ class Bench:
         self.runner = Runner(options.python, self.sizes, TURN_LIMIT_S)
         self.results = Results()
         self.work = [job for job in jobs(self.sizes) if options.only in " ".join((job.work, *job.rows))]
-        self.turn = 0
 
     def rounds(self, job: Job) -> int:
         return 1 if self.options.quick else min(self.options.rounds, job.rounds_max)
@@ -81,12 +81,14 @@ class Bench:
     def run(self) -> None:
         for job in self.work:
             with self._place(job):
+                used_s = dict.fromkeys(self.peers, 0.0)
                 for number in range(self.rounds(job)):
                     for name in self.peers:
-                        if not self.results.has_reason(job, name):
-                            self._take_turn(job, name, number)
+                        if not self.results.has_reason(job, name) and used_s[name] < JOB_LIMIT_S:
+                            used_s[name] += self._take_turn(job, name, number)
 
-    def _take_turn(self, job: Job, name: str, number: int) -> None:
+    def _take_turn(self, job: Job, name: str, number: int) -> float:
+        """How long it took, in seconds."""
         start = time.monotonic()
         try:
             answer = self._missing(name) or self._too_much(job, name) or self._answer(job, name)
@@ -95,8 +97,10 @@ class Bench:
         for row in job.rows:
             self.results.take(row, name, answer.get(row, answer.get("", "no figure came")))
         told = ", ".join(f"{value:.4g}" if isinstance(value, float) else value for value in answer.values())
+        took_s = time.monotonic() - start
         where = f"{job.work} {job.workers}, round {number + 1}/{self.rounds(job)}"
-        print(f"{where:32} {name:16} {time.monotonic() - start:6.1f} s   {told[:110]}", flush=True)
+        print(f"{where:32} {name:16} {took_s:6.1f} s   {told[:110]}", flush=True)
+        return took_s
 
     def _missing(self, name: str) -> Answer | None:
         reason = self.installed[name].get("missing")
@@ -205,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes and one round; docs/ is left as it is")
     parser.add_argument("--only", default="", help="only jobs that contain this word; docs/ is left as it is")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default="", help="only these, separated by commas; docs/ is left as it is")
     parser.add_argument("--python", default=str(VENV_PYTHON if VENV_PYTHON.exists() else sys.executable))
     parser.add_argument("--output", type=Path, help="write the figures here, and the document beside it")

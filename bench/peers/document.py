@@ -103,10 +103,10 @@ def picture(results: dict[str, Any], table: Table) -> str:
     points = [float(row.key.rsplit("_", 1)[1]) for row in table.rows]
     x_form = (lambda x: size_text(int(x))) if table.axis == "bytes" else (lambda x: f"{x:,.0f}")
     unit = table.rows[0].unit
-    y_name = (
-        "tasks a minute, more is better; both axes logarithmic" if unit == "a minute" else "time, both axes logarithmic"
+    y_name = "tasks a minute, more is better" if unit == "a minute" else "time, less is better"
+    return chart.lines(
+        table.title, points, table.axis, x_form, FORMATS[unit], series, y_name=f"{y_name}; both axes logarithmic"
     )
-    return chart.lines(table.title, points, table.axis, x_form, FORMATS[unit], series, y_name=y_name)
 
 
 # --- The document -----------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
     if not found:
         return ["In no row is a peer better."]
     lines = [
-        f"Rows in which a peer is more than {100 * (NOISE - 1):.0f}% better. Raw sockets are not counted as a peer: they "
-        "show what the kernel allows to who sends bytes and nothing else.",
+        f"Rows in which a peer is more than {100 * (NOISE - 1):.0f}% better. Raw sockets are not counted as a peer: "
+        "they show what the kernel allows to who sends bytes and nothing else.",
         "",
     ]
     lines += ["| in | MiniRay | the best | times better |", "|---|---:|---:|---:|"]
@@ -148,10 +148,10 @@ def document(results: dict[str, Any]) -> str:
         "# MiniRay beside its peers",
         "",
         f"{results['date']}, {results['machine']}. The same work on each peer, results checked, each turn in a "
-        f"process of its own that is stopped afterwards; the peers by turns, medians of up to {results['rounds']} "
-        "rounds. Every peer is used as its own documentation recommends, and all have the same interpreter. The "
-        "best of each row is bold. Made by `make bench-peers`, from [the figures of every round](../bench/results/"
-        "peers.json).",
+        f"process of its own that is stopped afterwards; the peers by turns, medians of {results['rounds']} rounds, of "
+        "fewer where a peer takes long, and one round where growth is shown. Every peer is used as its own "
+        "documentation recommends, and all have the same interpreter. The best of each row is bold. Made by `make "
+        "bench-peers`, from [the figures of every round](../bench/results/peers.json).",
         "",
         "## Goals",
         "",

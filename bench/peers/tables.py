@@ -19,7 +19,7 @@ FULL: dict[str, Any] = {
     "matrix_pairs": 100,
     "verification_tasks": 200,
     "verification_us": 10_000,
-    "verification_workers": [1, 2, 4, 8],
+    "verification_workers": [1, 2, 4],
     "overhead_s": 0.2,
     "linger_s": 0.5,
     "point_limit_s": 15,
@@ -74,7 +74,7 @@ class Job:
     rows: tuple[str, ...]
     kind: str = "actors"
     workers: int = 1
-    rounds_max: int = 3
+    rounds_max: int = 99
 
 
 def jobs(sizes: dict[str, Any]) -> list[Job]:
@@ -84,18 +84,18 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
     footprint = ("memory", "processes", "threads", "ports", "idle_cpu", "stop")
     return [
         Job("installed", ("installed",), rounds_max=1),
-        Job("first", ("first",), rounds_max=5),
+        Job("first", ("first",)),
         Job("task_system", footprint, "tasks", SYSTEM_WORKERS),
-        Job("calls", ("call", "calls_in_flight", "array_echo"), rounds_max=5),
-        Job("clients", ("clients",), "clients", CORES, rounds_max=5),
-        Job("tasks", ("task", "tasks_in_flight"), "tasks", CORES, rounds_max=5),
+        Job("calls", ("call", "calls_in_flight", "array_echo")),
+        Job("clients", ("clients",), "clients", CORES),
+        Job("tasks", ("task", "tasks_in_flight"), "tasks", CORES),
         Job("matrices", ("matrices", "not_multiplication"), "tasks", CORES),
         *(Job("verification", (f"verification_{n}",), "tasks", n) for n in sizes["verification_workers"]),
         Job("overhead", ("overhead",), "tasks", CORES),
         Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
-        Job("message_growth", grown("message", sizes["message_bytes"])),
-        Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", CORES),
-        *(Job("actor_system", (f"workers_{n}",), "actors", n) for n in sizes["workers"]),
+        Job("message_growth", grown("message", sizes["message_bytes"]), rounds_max=1),
+        Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", CORES, rounds_max=1),
+        *(Job("actor_system", (f"workers_{n}",), "actors", n, rounds_max=1) for n in sizes["workers"]),
         Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
     ]
 
