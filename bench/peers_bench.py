@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 
 from peers.document import write_document  # noqa: E402
-from peers.measure import loops_per_us  # noqa: E402
+from peers.measure import CORES, loops_per_us  # noqa: E402
 from peers.peer import NoSuchThing, Peer, find_peers  # noqa: E402
 from peers.runner import Answer, Runner  # noqa: E402
 from peers.tables import FULL, NODES, QUICK, SYSTEM_WORKERS, Job, jobs  # noqa: E402
@@ -70,7 +71,7 @@ class Results:
 class Bench:
     def __init__(self, options: argparse.Namespace, peers: Peers, installed: dict[str, dict[str, Any]]) -> None:
         self.options, self.peers, self.installed = options, peers, installed
-        self.sizes = {**(QUICK if options.quick else FULL), "loops_per_us": loops_per_us()}
+        self.sizes = {**(QUICK if options.quick else FULL), "cores": CORES, "loops_per_us": loops_per_us()}
         self.runner = Runner(options.python, self.sizes, TURN_LIMIT_S)
         self.results = Results()
         self.work = [job for job in jobs(self.sizes) if options.only in " ".join((job.work, *job.rows))]
@@ -79,6 +80,8 @@ class Bench:
         return 1 if self.options.quick else min(self.options.rounds, job.rounds_max)
 
     def run(self) -> None:
+        turns = sum(self.rounds(job) for job in self.work) * len(self.peers)
+        print(f"{len(self.work)} jobs for {len(self.peers)} peers, {turns} turns at most", flush=True)
         for job in self.work:
             with self._place(job):
                 used_s = dict.fromkeys(self.peers, 0.0)
@@ -220,6 +223,7 @@ def main() -> None:
     unknown = set(wanted) - found.keys()
     if unknown:
         parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the turn is ended, too
     start = time.monotonic()
     bench = Bench(options, {name: found[name] for name in found if name in wanted}, look_at_installed(options.python))
     bench.run()

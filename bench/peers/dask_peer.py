@@ -27,6 +27,10 @@ def be_client(address: str, worker: str, pipe: Any) -> None:
             pipe.send(right([future.result() for future in [actor.small_value() for _ in range(count)]]))
 
 
+def quietly(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 class Dask(Peer):
     title = "Dask"
     colour = "#f2a900"
@@ -53,10 +57,10 @@ if __name__ == "__main__":
     def _connect(self, workers: int) -> None:
         from distributed import Client, LocalCluster
 
-        self.cluster: Any = LocalCluster(  # type: ignore[no-untyped-call, unused-ignore]
+        self.cluster: Any = LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
         )
-        self.client: Any = Client(self.cluster)  # type: ignore[no-untyped-call, unused-ignore]
+        self.client: Any = Client(self.cluster)
         self.client.wait_for_workers(workers, timeout=START_TIMEOUT_S + workers)
 
     def start_actors(self, workers: int) -> None:
@@ -123,12 +127,11 @@ if __name__ == "__main__":
         scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", f"--host={here}", f"--port={NODES_PORT}"]
         worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, f"--nworkers={workers}"]
         worker += ["--nthreads=1", "--no-dashboard", "--memory-limit=0"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.commands = [subprocess.Popen([*scheduler, "--no-dashboard"], **quiet)]
+        self.commands = [quietly([*scheduler, "--no-dashboard"])]
         for host, host_address in hosts.items():
             words = ["env", f"PYTHONPATH={ROOT / 'bench'}", *worker, f"--host={host_address}"]
-            self.commands.append(subprocess.Popen(["ssh", "-tt", host, shlex.join(words)], **quiet))
-        self.client = Client(address, timeout=START_TIMEOUT_S)  # type: ignore[no-untyped-call, unused-ignore]
+            self.commands.append(quietly(["ssh", "-tt", host, shlex.join(words)]))
+        self.client = Client(address, timeout=START_TIMEOUT_S)
         self.client.wait_for_workers(workers * len(hosts), timeout=START_TIMEOUT_S)
         self._make_actors()
 

@@ -17,7 +17,7 @@ COMMON = ("numpy", "packaging", "cloudpickle")  # the arrays, the sizes on disk,
 
 def install(python: Path, *what: str) -> str | None:
     """None, or why it failed."""
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     return None if done.returncode == 0 else (lines or ["no reason was given"])[-1]

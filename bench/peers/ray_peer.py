@@ -148,7 +148,7 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 def _check(child: subprocess.Popen[str]) -> None:
     _, errors = child.communicate(timeout=START_TIMEOUT_S)
     if child.returncode != 0:
-        raise RuntimeError(f"{shlex.join(map(str, child.args))}: {errors[-500:]}")  # type: ignore[arg-type]
+        raise RuntimeError(f"{child.args}: {errors[-500:]}")
 
 
 PEER = Ray

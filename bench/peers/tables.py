@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from peers.measure import CORES
-
 SYSTEM_WORKERS = 8
 NODES = ("node1", "node2", "node3")
 NODE_WORKERS = 2
@@ -78,6 +76,8 @@ class Job:
 
 
 def jobs(sizes: dict[str, Any]) -> list[Job]:
+    cores = sizes["cores"]
+
     def grown(key: str, points: list[int]) -> tuple[str, ...]:
         return tuple(f"{key}_{point}" for point in points)
 
@@ -87,20 +87,21 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
         Job("first", ("first",)),
         Job("task_system", footprint, "tasks", SYSTEM_WORKERS),
         Job("calls", ("call", "calls_in_flight", "array_echo")),
-        Job("clients", ("clients",), "clients", CORES),
-        Job("tasks", ("task", "tasks_in_flight"), "tasks", CORES),
-        Job("matrices", ("matrices", "not_multiplication"), "tasks", CORES),
+        Job("clients", ("clients",), "clients", cores),
+        Job("tasks", ("task", "tasks_in_flight"), "tasks", cores),
+        Job("matrices", ("matrices", "not_multiplication"), "tasks", cores),
         *(Job("verification", (f"verification_{n}",), "tasks", n) for n in sizes["verification_workers"]),
-        Job("overhead", ("overhead",), "tasks", CORES),
+        Job("overhead", ("overhead",), "tasks", cores),
         Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
         Job("message_growth", grown("message", sizes["message_bytes"]), rounds_max=1),
-        Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", CORES, rounds_max=1),
+        Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", cores, rounds_max=1),
         *(Job("actor_system", (f"workers_{n}",), "actors", n, rounds_max=1) for n in sizes["workers"]),
         Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
     ]
 
 
 def tables(sizes: dict[str, Any]) -> list[Table]:
+    cores = sizes["cores"]
     megabytes = f"{sizes['array_bytes'] / 1e6:g} MB"
     batch = f"{sizes['batch']:,}"
     return [
@@ -113,7 +114,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             (
                 Row("call", "an actor's method returns a small value, one call after the other"),
                 Row("calls_in_flight", f"the same, {batch} in flight"),
-                Row("clients", f"{CORES} clients, each with an actor, {batch} calls of each in flight"),
+                Row("clients", f"{cores} clients, each with an actor, {batch} calls of each in flight"),
                 Row("task", "an empty task, one after the other"),
                 Row("tasks_in_flight", f"empty tasks, {batch} in flight"),
                 Row("array_echo", f"an array of {megabytes} to an actor and back"),
@@ -123,7 +124,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             "matrices",
             "Matrix pairs",
             f"{sizes['matrix_pairs']} pairs of {sizes['matrix_side']} by {sizes['matrix_side']} doubles, multiplied by "
-            f"{CORES} workers, one for each core; the products come back. All thousand pairs and their products would "
+            f"{cores} workers, one for each core; the products come back. All thousand pairs and their products would "
             "be 24 GB. What is not multiplication: the share of the time that bare processes, which have the matrices "
             "already, do not need.",
             (
@@ -135,7 +136,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "verification",
             "Verification tasks",
-            f"Tasks of {sizes['verification_us'] / 1000:g} ms of CPU each, on {CORES} cores: tasks a minute. With more "
+            f"Tasks of {sizes['verification_us'] / 1000:g} ms of CPU each, on {cores} cores: tasks a minute. With more "
             "workers than cores there is no more to be had.",
             tuple(
                 Row(f"verification_{n}", f"{n} worker{'s' * (n > 1)}", "a minute", more_is_better=True)
@@ -177,7 +178,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "overhead",
             "How long a task must be",
-            f"The length of task at which a {CORES}-worker pool spends less than 10% of its time on anything but the "
+            f"The length of task at which a {cores}-worker pool spends less than 10% of its time on anything but the "
             "task; each task is submitted by itself.",
             (Row("overhead", "shortest task with less than 10% overhead"),),
             kinds=("tasks",),
