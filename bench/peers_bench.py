@@ -94,7 +94,7 @@ class Bench:
         """How long it took, in seconds."""
         start = time.monotonic()
         try:
-            answer = self._missing(name) or self._too_much(job, name) or self._answer(job, name)
+            answer = self._missing(job, name) or self._too_much(job, name) or self._answer(job, name)
         except NoSuchThing as reason:
             answer = {"": str(reason)}
         for row in job.rows:
@@ -105,9 +105,11 @@ class Bench:
         print(f"{where:32} {name:16} {took_s:6.1f} s   {told[:110]}", flush=True)
         return took_s
 
-    def _missing(self, name: str) -> Answer | None:
-        reason = self.installed[name].get("missing")
-        return {"": str(reason)} if reason else None
+    def _missing(self, job: Job, name: str) -> Answer | None:
+        if "missing" in self.installed[name]:
+            return {"": str(self.installed[name]["missing"])}
+        needed = {"clients": "actors"}.get(job.kind, job.kind)
+        return {"": "no such thing"} if job.needs_kind and needed not in self.peers[name].how else None
 
     def _answer(self, job: Job, name: str) -> Answer:
         peer = self.peers[name]
@@ -117,7 +119,8 @@ class Bench:
         if job.work == "first":
             return self.runner.first(peer)
         if job.work == "task_system":
-            return self.runner.system(name, peer, job.work, self._kind(peer), job.workers)
+            kind = "tasks" if "tasks" in peer.how else "actors"
+            return self.runner.system(name, peer, job.work, kind, job.workers)
         if job.work == "actor_system":
             kind = "actors" if "actors" in peer.how else "tasks"
             answer = self.runner.system(name, peer, job.work, kind, job.workers)
@@ -129,9 +132,6 @@ class Bench:
         if set(job.rows) <= answer.keys():
             answer.pop("")
         return answer
-
-    def _kind(self, peer: type[Peer]) -> str:
-        return "tasks" if "tasks" in peer.how else "actors"
 
     def _too_much(self, job: Job, name: str) -> Answer | None:
         """A system that would need more time or memory than there is, judged by the one before it, is left out."""

@@ -34,7 +34,7 @@ class Peer:
     module: str | None = None  # what can be imported where it is installed
     debian: tuple[str, ...] = ()  # what it needs of Debian at run time, counted into its size
     first = ""  # the shortest program that prints 49, computed by a worker; then waits for a line, and stops
-    how: ClassVar[dict[str, str]] = {}  # by the kind of system, how it was used; for the document
+    how: ClassVar[dict[str, str]] = {}  # by the kind of system, how it is used; a kind that is not here, it has not
 
     # --- The process in which it is measured --------------------------------------------------------------------------
     @classmethod

@@ -73,6 +73,7 @@ class Job:
     kind: str = "actors"
     workers: int = 1
     rounds_max: int = 99
+    needs_kind: bool = True  # else a peer that has no such kind of system does it with another
 
 
 def jobs(sizes: dict[str, Any]) -> list[Job]:
@@ -83,9 +84,9 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
 
     footprint = ("memory", "processes", "threads", "ports", "idle_cpu", "stop")
     return [
-        Job("installed", ("installed",), rounds_max=1),
-        Job("first", ("first",)),
-        Job("task_system", footprint, "tasks", SYSTEM_WORKERS),
+        Job("installed", ("installed",), rounds_max=1, needs_kind=False),
+        Job("first", ("first",), needs_kind=False),
+        Job("task_system", footprint, "tasks", SYSTEM_WORKERS, needs_kind=False),
         Job("calls", ("call", "calls_in_flight", "array_echo")),
         Job("clients", ("clients",), "clients", cores),
         Job("tasks", ("task", "tasks_in_flight"), "tasks", cores),
@@ -95,7 +96,7 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
         Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
         Job("message_growth", grown("message", sizes["message_bytes"]), rounds_max=1),
         Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", cores, rounds_max=1),
-        *(Job("actor_system", (f"workers_{n}",), "actors", n, rounds_max=1) for n in sizes["workers"]),
+        *(Job("actor_system", (f"workers_{n}",), "actors", n, 1, needs_kind=False) for n in sizes["workers"]),
         Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
     ]
 
