@@ -24,7 +24,7 @@ class MiniRay(Peer):
     how: ClassVar[dict[str, str]] = {
         "actors": "`worker.create`, `actor.method()`, `actor.call_async`",
         "tasks": "`Pool.submit`",
-        "broadcast": "`cluster.broadcast` on `localhost`",
+        "broadcast": "`actor.call_async` of each",
         "nodes": "`Cluster`, `cluster.broadcast`",
     }
     first = """
@@ -43,7 +43,6 @@ with Worker(work) as worker:
 
         self.workers = [Worker() for _ in range(workers)]
         self.actors = [worker.create("actor", Actor) for worker in self.workers]
-        self.cluster: Any = None
 
     def calls(self, count: int) -> int:
         actor = self.actors[0]
@@ -60,15 +59,12 @@ with Worker(work) as worker:
         return self.actors[0].echo(array)
 
     def broadcast(self, array: Any) -> list[float]:
-        if self.cluster is None:
-            self._start_cluster({"localhost": "127.0.0.1"}, len(self.workers))
-        self.cluster.broadcast(array)
-        return list(self.cluster.gather())
+        if hasattr(self, "cluster"):
+            self.cluster.broadcast(array)
+            return list(self.cluster.gather())
+        return [future.result() for future in [actor.call_async("checksum", array) for actor in self.actors]]
 
     def start_nodes(self, hosts: dict[str, str], here: str, workers: int) -> None:
-        self._start_cluster(hosts, workers)
-
-    def _start_cluster(self, hosts: dict[str, str], workers: int) -> None:
         from miniray import Cluster, NodeConfig
 
         nodes = [NodeConfig(host, num_workers=workers, base_port=0) for host in hosts]
@@ -90,7 +86,7 @@ with Worker(work) as worker:
         super().stop()
         for worker in getattr(self, "workers", []):
             worker.close()
-        if getattr(self, "cluster", None) is not None:
+        if hasattr(self, "cluster"):
             self.cluster.stop()
         if hasattr(self, "pool"):
             self.pool.shutdown()
