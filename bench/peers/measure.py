@@ -214,9 +214,12 @@ def task_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
 
     def once(count: int) -> float:
         times = max(1, 100 // count)
-        return seconds_each(lambda _: sum(empty_tasks(peer, count) == count for _ in range(times)) // times, 1, 0) / (
-            times * count
-        )
+
+        def checked() -> None:
+            for _ in range(times):
+                assert empty_tasks(peer, count) == count
+
+        return seconds(checked) / times / count
 
     yield from grown("in_flight", sizes["in_flight"], sizes, once, per_unit=True)
 
@@ -228,7 +231,7 @@ def grown(
     limit_s, last = sizes["point_limit_s"], None
     for point in points:
         if last is not None:
-            expected_s = 2 * last[1] * (point if per_unit else point / last[0])  # twice: once to warm up
+            expected_s = last[1] * point if per_unit else 2 * last[1] * point / last[0]  # once more to warm up
             if point > last[0] and expected_s > limit_s and expected_s > 1:
                 yield f"{key}_{point}", f"would take about {expected_s:.0f} s"
                 continue
@@ -248,8 +251,8 @@ def actor_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
         peer.start_actors(workers)
         answered = peer.call_each()
     except NoSuchThing:
-        start_all_workers(peer, workers, sizes)
-        answered = workers
+        peer.start_tasks(workers)
+        answered = empty_tasks(peer, workers)  # whoever ran them: all were started
     yield from stand_still(answered, workers)
 
 
