@@ -37,6 +37,7 @@ VENV_PYTHON = ROOT / "build/peers-venv/bin/python"
 RESULTS = ROOT / "bench/results/peers.json"
 TURN_LIMIT_S = 120.0
 JOB_LIMIT_S = 20.0  # a peer that took longer for its turns of a job has no further rounds of it
+MANY_WORKERS = 50  # from here on, a system is not tried that would need too much
 MEMORY_SHARE_MAX = 0.6  # of what is available, for systems that grow
 NETWORK = "10.77.0.0/24"
 Peers = dict[str, type[Peer]]
@@ -135,17 +136,15 @@ class Bench:
 
     def _too_much(self, job: Job, name: str) -> Answer | None:
         """A system that would need more time or memory than there is, judged by the one before it, is left out."""
-        before = max((n for n in self.sizes["workers"] if n < job.workers), default=0)
-        if job.work != "actor_system" or before == 0:
+        values = self.results.values
+        known = [n for n in self.sizes["workers"] if name in values.get(f"workers_{n}", {})]
+        if job.work != "actor_system" or job.workers < MANY_WORKERS or not known:
             return None
-        cells = self.results.values
-        if name not in cells.get(f"workers_{before}", {}):
-            return {"": self.results.reasons.get(f"workers_{before}", {}).get(name, "left out")}
-        expected_s = cells[f"workers_{before}"][name][-1] * job.workers
-        if expected_s > 2 * self.sizes["point_limit_s"] and before > 1:
+        expected_s = values[f"workers_{known[-1]}"][name][-1] * job.workers
+        expected_bytes = values[f"memory_{known[-1]}"][name][-1] / known[-1] * job.workers
+        if expected_s > 2 * self.sizes["point_limit_s"]:
             return {"": f"would take about {expected_s:.0f} s"}
-        expected_bytes = cells[f"memory_{before}"][name][-1] / before * job.workers
-        if expected_bytes > MEMORY_SHARE_MAX * available_bytes() and before > 1:
+        if expected_bytes > MEMORY_SHARE_MAX * available_bytes():
             return {"": f"would need about {expected_bytes / 1e9:.0f} GB of memory"}
         return None
 
