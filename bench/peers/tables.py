@@ -188,7 +188,7 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             "growth_workers",
             "Growth: workers",
             "From the start of the interpreter until each of the workers has answered once, divided by their number.",
-            tuple(Row(f"workers_{n}", f"{n:,} workers, for each") for n in sizes["workers"]),
+            tuple(Row(f"workers_{n}", f"{n:,} worker{'s' * (n > 1)}, for each") for n in sizes["workers"]),
             axis="workers",
         ),
         Table(
