@@ -14,6 +14,7 @@ from peers.work import Actor, checksum, nothing
 
 NODES_PORT = 28786
 START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 15
 
 
 def be_client(address: str, worker: str, pipe: Any) -> None:
@@ -139,13 +140,14 @@ if __name__ == "__main__":
         for process, pipe in getattr(self, "processes", []):
             pipe.send(None)
             process.join()
-        if hasattr(self, "client"):
+        if hasattr(self, "commands"):
+            self.client.shutdown()  # the workers on the hosts, too: killed, they would leave semaphores behind
+            for command in reversed(self.commands):
+                command.wait(STOP_TIMEOUT_S)
+        elif hasattr(self, "client"):
             self.client.close()
         if hasattr(self, "cluster"):
             self.cluster.close()
-        for command in reversed(getattr(self, "commands", [])):
-            command.terminate()
-            command.wait()
 
 
 PEER = Dask
