@@ -87,17 +87,35 @@ class CallServer {
                        PyUnicode_CompareWithASCIIString(operation.ptr(), "call") == 0;
     if (plain) {
       const nb::object name = call[2], arguments = call[3], keywords = call[4];
-      PyObject* function = PyDict_GetItemWithError(functions_.ptr(), name.ptr());
-      if (function != nullptr && PyList_CheckExact(arguments.ptr())) {
-        const nb::object held = nb::borrow(function), tuple = nb::steal(PyList_AsTuple(arguments.ptr()));
+      PyObject* const known = PyDict_GetItemWithError(functions_.ptr(), name.ptr());
+      const nb::object function = known != nullptr ? nb::borrow(known) : method_of_an_object(name);
+      if (function.is_valid() && PyList_CheckExact(arguments.ptr())) {
+        const nb::object tuple = nb::steal(PyList_AsTuple(arguments.ptr()));
         PyObject* const named = PyDict_CheckExact(keywords.ptr()) ? keywords.ptr() : nullptr;
-        nb::object result = nb::steal(PyObject_Call(held.ptr(), tuple.ptr(), named));
+        nb::object result = nb::steal(PyObject_Call(function.ptr(), tuple.ptr(), named));
         if (!result.is_valid()) throw nb::python_error();
         return result;
       }
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
     }
     return serve_(functions_, call);
+  }
+
+  // "object.method", if there is such an object here and it has one; what else a name may mean, and errors, are rare.
+  nb::object method_of_an_object(const nb::object& name) {
+    if (PyErr_Occurred() != nullptr || !PyUnicode_CheckExact(name.ptr())) return {};
+    PyObject* parts = PyDict_GetItemWithError(method_names_.ptr(), name.ptr());
+    if (parts == nullptr) {
+      const nb::object split = name.attr("partition")(".");
+      if (nb::len(method_names_) > method_names_max) method_names_.clear();
+      method_names_[name] = split;
+      parts = PyDict_GetItemWithError(method_names_.ptr(), name.ptr());
+    }
+    PyObject* const object = PyDict_GetItemWithError(functions_.ptr(), PyTuple_GET_ITEM(parts, 0));
+    if (object == nullptr) return {};
+    nb::object method = nb::steal(PyObject_GetAttr(object, PyTuple_GET_ITEM(parts, 2)));
+    if (!method.is_valid()) PyErr_Clear();
+    return method.is_valid() && PyCallable_Check(method.ptr()) != 0 ? method : nb::object();
   }
 
   void send_or_say_why(Handle& handle, nb::list reply, const nb::object& number, std::int64_t begun) {
@@ -122,7 +140,9 @@ class CallServer {
     send(handle, list_of(number, kind, nb::int_(now_ns() - begun), what), 3, 4);
   }
 
+  static constexpr std::size_t method_names_max = 1000;
   nb::dict functions_;
+  nb::dict method_names_;  // in their parts
   nb::object serve_ = attribute("miniray._calls", "serve");
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };

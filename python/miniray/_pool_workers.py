@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -57,22 +54,17 @@ class LocalWorkers:
         if "num_gpus" in custom:
             gpus = [str(number) for number in range(int(custom.pop("num_gpus")))]
         self.nodes = [PoolNode("localhost", custom.pop("num_cpus", count), gpus, custom)]
-        self._folder = tempfile.mkdtemp(prefix="miniray-pool-")
-        self._key = secrets.token_hex(32)
-        try:
-            self._server = self._make_server(start)
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._socket = f"@miniray-pool-{os.urandom(16).hex()}"  # in no folder: nothing is left of it
+        self._key = os.urandom(32).hex()
+        self._server = self._make_server(start)
 
     def _make_server(self, start: str) -> Worker:
-        path = os.path.join(self._folder, "socket")
         if start == "fork":
-            folder, key = self._folder, self._key
-            server = Worker(lambda handle: _serve_forks(handle, folder, path, key), name="pool")
+            socket, key = self._socket, self._key
+            server = Worker(lambda handle: _serve_forks(handle, socket, key), name="pool")
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
-            server.send([self._folder, path, self._key])
+            server.send([self._socket, self._key])
         server.recv()  # it listens
         return server
 
@@ -86,12 +78,11 @@ class LocalWorkers:
         return self._connect(1)[0]
 
     def _connect(self, count: int) -> list[Any]:
-        path = os.path.join(self._folder, "socket")
         limits = _core.limits
         spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
         spin_us = None if spare else 0
         return _core._connect(
-            addresses=[(path, 0)] * count,
+            addresses=[(self._socket, 0)] * count,
             work_fn="",
             key=self._key,
             connect_timeout_s=limits.connect_timeout_ms / 1000,
@@ -114,19 +105,15 @@ class LocalWorkers:
     def close(self) -> None:
         self._server.kill()
         self._server.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _serve_forks(handle: _core.Handle, folder: str, path: str, key: str) -> None:
+def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
     from miniray import _functions
 
     _functions.prepare_for_forks()
-    server = _core.WorkerServer(path, 0, serve_calls, 0, key)
+    server = _core.WorkerServer(socket, 0, serve_calls, 0, key)
     handle.send("listening")
-    try:
-        server.serve_forever()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    server.serve_forever()
 
 
 def _serve_forks_when_told(handle: _core.Handle) -> None:

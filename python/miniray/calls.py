@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from miniray import _calls, _core
@@ -168,8 +169,9 @@ class RemoteObject:
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("__"):
             raise AttributeError(method)
-        name = f"{self._name}.{method}"
-        return lambda *args, **kwargs: self._worker.call_remote(name, *args, **kwargs)
+        call = partial(self._worker.call_remote, f"{self._name}.{method}")
+        self.__dict__[method] = call  # found without this function the next time
+        return call
 
     def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture:
         """A method's call, as a future."""

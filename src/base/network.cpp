@@ -37,8 +37,12 @@ Address unix_address(const std::string& path) {
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
   Address address;
-  std::memcpy(&address.storage, &name, sizeof(name));
   address.size = sizeof(name);
+  if (path.starts_with('@')) {
+    name.sun_path[0] = '\0';
+    address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  }
+  std::memcpy(&address.storage, &name, sizeof(name));
   return address;
 }
 
@@ -100,12 +104,14 @@ std::string owner_of_port(int port) {
   return "another process";
 }
 
-bool is_path(const std::string& host) { return host.find('/') != std::string::npos; }
+bool is_path(const std::string& host) { return host.starts_with('@') || host.find('/') != std::string::npos; }
 
 std::string Address::text() const {
   if (storage.ss_family == AF_UNIX) {
     const auto* name = reinterpret_cast<const sockaddr_un*>(&storage);
-    return size > sizeof(sa_family_t) ? name->sun_path : "a process of this machine";
+    if (size <= sizeof(sa_family_t)) return "a process of this machine";
+    if (name->sun_path[0] != '\0') return name->sun_path;
+    return "@" + std::string(name->sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
   }
   std::array<char, NI_MAXHOST> host{};
   if (size == 0 || getnameinfo(get(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)

@@ -13,7 +13,8 @@
 
 namespace miniray::network {
 
-/// Where a stream socket listens or connects to: a TCP address or the path of a Unix-domain socket.
+/// Where a stream socket listens or connects to: a TCP address or the path of a Unix-domain socket; with a '@' before
+/// it, a name that is in no folder, and goes with the socket.
 struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;
