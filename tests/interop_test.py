@@ -114,6 +114,13 @@ def test_errors_and_deaths_in_such_a_pool(cluster: Cluster) -> None:
         assert list(pool.map("square", range(50))) == [number**2 for number in range(50)]
 
 
+def test_a_limit_that_cannot_be_kept_is_refused(cluster: Cluster) -> None:
+    with Pool(cluster) as pool:
+        limited = pool.options(memory_bytes=1 << 20)
+        with pytest.raises(WorkerError, match="a C\\+\\+ worker cannot limit a task's memory"):
+            limited.submit("square", 2).result(PATIENCE_S)
+
+
 def test_functions_by_name_in_a_pool_of_python(pool: Any) -> None:
     assert pool.submit("math.sqrt", 4).result(PATIENCE_S) == 2.0
     assert list(pool.map("operator.neg", range(100))) == [-number for number in range(100)]

@@ -186,6 +186,8 @@ CallOrder parse_call(Value body) {
     if (parts.back().kind() != Value::Kind::integer) throw UsageError("a lease is a time, not " + parts.back().text());
     order.lease_ns = parts.back().integer();
   }
+  if (order.kind == CallOrder::Kind::call && parts.size() == shape.pool_length && !parts[5].is_null())
+    throw UsageError("a C++ worker cannot limit a task's memory: submit it without memory_bytes");
   if (order.kind == CallOrder::Kind::map && parts.size() == shape.pool_length) order.star = parts[4] == Value(true);
   if (order.name.kind() != Value::Kind::string && order.name.kind() != Value::Kind::integer)
     throw UsageError("a function's name is a string, not " + order.name.text());

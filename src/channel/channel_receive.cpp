@@ -72,12 +72,14 @@ bool Channel::State::fill(system::Block block) {
 
 void Channel::State::absorb_frames() {
   try {
-    while (reader_.has_frame()) {
+    if (!reader_.has_frame()) return;
+    do {
       absorb_ring();  // what was written there before this frame was sent
       Frame frame = reader_.take_frame();
       absorbed_bytes_ += frame.stream_bytes();
       absorb(std::move(frame));
-    }
+    } while (reader_.has_frame());
+    absorb_ring();  // what had to wait for it: no other wake-up was sent for that
   } catch (...) {
     give_up();
     throw;

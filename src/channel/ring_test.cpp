@@ -150,6 +150,27 @@ TEST_CASE("a message in the ring wakes who waits for the socket, or for one of m
   other.join();
 }
 
+TEST_CASE("of several messages that come at once, who takes one at a time is told of each") {
+  auto [here, there] = Channel::pair();
+  std::thread other([&channel = there] {
+    while (!channel.recv().is_null()) {
+      usleep(200);  // until the other sleeps: the first wakes it, and the rest is in the ring before it looks
+      for (int i = 0; i < 4; ++i) channel.send(i);
+    }
+  });
+  std::array<Channel*, 1> one{&here};
+  for (int round = 0; round < 200; ++round) {
+    here.send(round);
+    (void)wait_any(one, 0.0);  // it has nothing, and forgets that it looked
+    for (int i = 0; i < 4; ++i) {
+      if (i > 0) REQUIRE(wait_any(one, 20.0).size() == 1);
+      REQUIRE(here.recv() == i);
+    }
+  }
+  here.send(Value());
+  other.join();
+}
+
 TEST_CASE("what was written into the ring before the end is received") {
   auto [here, there] = Channel::pair();
   for (int i = 0; i < 100; ++i) here.send(i);
