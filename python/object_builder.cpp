@@ -1,6 +1,7 @@
 #include "object_builder.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "wire/json_reader.hpp"
 #include "wire/msgpack_reader.hpp"
@@ -46,6 +47,39 @@ nb::object unpacked(const Array& array, Make make) {
   return list;
 }
 
+// What numpy's arrays are made with, once one has come.
+class NumPy {
+ public:
+  static const NumPy& instance() {
+    static const auto* const loaded = new NumPy;  // never destroyed: the interpreter is gone by then
+    return *loaded;
+  }
+  [[nodiscard]] bool has(DType dtype) const { return dtypes_[static_cast<std::size_t>(dtype)].is_valid(); }
+  [[nodiscard]] nb::object make(Array array) const {
+    const nb::object& dtype = dtypes_[static_cast<std::size_t>(array.dtype())];
+    const nb::object shape = checked(PyTuple_New(static_cast<Py_ssize_t>(array.shape().size())));
+    for (std::size_t i = 0; i < array.shape().size(); ++i) {
+      PyObject* const extent = PyLong_FromUnsignedLongLong(array.shape()[i]);
+      if (extent == nullptr) throw nb::python_error();
+      PyTuple_SET_ITEM(shape.ptr(), static_cast<Py_ssize_t>(i), extent);
+    }
+    return ndarray_(shape, dtype, nb::cast(std::move(array)));
+  }
+
+ private:
+  NumPy() {
+    const nb::object numpy = attribute("miniray._arrays", "_library")("numpy");
+    if (numpy.is_none()) return;
+    ndarray_ = numpy.attr("ndarray");
+    for (std::size_t i = 0; i < dtypes_.size(); ++i)
+      if (const auto dtype = static_cast<DType>(i); dtype != DType::bfloat16)
+        dtypes_[i] = numpy.attr("dtype")(name_of(dtype));
+  }
+
+  nb::object ndarray_;
+  std::array<nb::object, dtype_count> dtypes_;  // none: numpy has no such
+};
+
 }  // namespace
 
 void ObjectBuilder::bytes_beside() {
@@ -55,6 +89,7 @@ void ObjectBuilder::bytes_beside() {
 
 void ObjectBuilder::array(Array::Form form, DType dtype, Shape shape) {
   Array array = buffers_.take_array(form, dtype, std::move(shape));
+  if (form == Array::Form::array && NumPy::instance().has(dtype)) return add(NumPy::instance().make(std::move(array)));
   if (form != Array::Form::list) {
     add(attribute("miniray._arrays", "build")(nb::cast(std::move(array))));
     return;

@@ -73,6 +73,7 @@ class ObjectWalk {
     if constexpr (fidelity == Fidelity::exact) {
       const std::string_view name = type->tp_name;
       if (name != "numpy.ndarray" && name != "Tensor") throw Inexact{};
+      if (plain_array(object)) return;
       if (!attribute("miniray._arrays", "is_exact")(nb::handle(object)).is(nb::handle(Py_True))) throw Inexact{};
       return foreign(object);
     }
@@ -238,9 +239,28 @@ class ObjectWalk {
     return quoted;
   }
 
+  // Most arrays can say all that is to be known of them. False if this is another.
+  bool plain_array(PyObject* object) {
+    if (std::string_view(Py_TYPE(object)->tp_name) != "numpy.ndarray") return false;
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    DType dtype{};
+    bool swapped = false;
+    if (!parse_format(view, dtype, swapped) || swapped || PyBuffer_IsContiguous(&view, 'C') == 0) {
+      PyBuffer_Release(&view);
+      return false;
+    }
+    writer_.array(Array::Form::array, dtype, Shape(view.shape, view.shape + view.ndim), encoded_.borrow(view));
+    return true;
+  }
+
   // numpy, torch and what else has numbers: miniray/_arrays.py knows them.
   void foreign(PyObject* object) {
     if (nb::isinstance<Array>(nb::handle(object))) return array(object, nullptr, Array::Form::array);
+    if (plain_array(object)) return;
     const nb::object described = attribute("miniray._arrays", "describe")(nb::handle(object));
     if (described.is_none()) throw UnsendableAt(type_name(object));
     const nb::tuple parts = nb::cast<nb::tuple>(described);

@@ -39,8 +39,8 @@ inline constexpr std::size_t shared_slots_max = 64;
 
 // Small frames pass the kernel by, through a ring for each direction, once a channel has sent a few. A peer that has
 // shown no sign of life for so long is rung for whatever it says, so that its death is noticed.
-inline constexpr std::size_t ring_bytes = 32 * kib;
-inline constexpr std::size_t ring_frame_bytes_max = 4 * kib;
+inline constexpr std::size_t ring_bytes = 64 * kib;
+inline constexpr std::size_t ring_frame_bytes_max = 16 * kib;
 inline constexpr int ring_after_frames = 8;
 inline constexpr std::int64_t ring_silence_ns = 1'000'000;
 

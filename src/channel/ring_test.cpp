@@ -110,7 +110,7 @@ TEST_CASE("small and large messages keep their order, whichever way they go") {
   std::thread writer([&channel = here] {
     for (int i = 0; i < count; ++i) {
       if (i % 7 == 3)
-        channel.send(Value::list({i, std::string(5000 + i, 'x')}));  // through the socket
+        channel.send(Value::list({i, std::string(20'000 + i, 'x')}));  // through the socket
       else if (i % 50 == 20)
         channel.send(Value::list({i, Array::zeros<std::uint8_t>({100'000})}));  // shared memory
       else
