@@ -110,6 +110,14 @@ def picture(results: dict[str, Any], table: Table) -> str:
 
 
 # --- The document -----------------------------------------------------------------------------------------------------
+WHY_BETTER = {
+    "mpi": "MPI's processes look at shared memory until something comes, and do not sleep meanwhile; and its buffers are "
+    "the caller's own, so that nothing is made anew for what arrives. MiniRay looks for a moment, then sleeps; what "
+    "arrives is a new object; and what is larger than 512 MiB goes through the socket, because so much does not rest in "
+    "shared memory."
+}
+
+
 def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
     found = behind(results, shown)
     if not found:
@@ -129,7 +137,7 @@ def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
         lines.append(
             f"| {one.table.title}: {one.row.text} | {form(ours)} | {title}: {form(theirs)} | {one.times:.2f} |"
         )
-    return lines
+    return [*lines, "", *[WHY_BETTER[peer] for peer in {one.peer: None for one in found} if peer in WHY_BETTER]]
 
 
 def peers_lines(results: dict[str, Any]) -> list[str]:
