@@ -111,10 +111,10 @@ def picture(results: dict[str, Any], table: Table) -> str:
 
 # --- The document -----------------------------------------------------------------------------------------------------
 WHY_BETTER = {
-    "mpi": "MPI's processes look at shared memory until something comes, and do not sleep meanwhile; and its buffers are "
-    "the caller's own, so that nothing is made anew for what arrives. MiniRay looks for a moment, then sleeps; what "
-    "arrives is a new object; and what is larger than 512 MiB goes through the socket, because so much does not rest in "
-    "shared memory."
+    "mpi": "MPI's processes look at shared memory until something comes, and do not sleep meanwhile; and its buffers "
+    "are the caller's own, so that nothing is made anew for what arrives. MiniRay looks for a moment, then sleeps; "
+    "what arrives is a new object; and what is larger than 512 MiB goes through the socket, because so much does not "
+    "rest in shared memory."
 }
 
 

@@ -41,7 +41,7 @@ inline constexpr std::size_t shared_slots_max = 64;
 // shown no sign of life for so long is rung for whatever it says, so that its death is noticed.
 inline constexpr std::size_t ring_bytes = 64 * kib;
 inline constexpr std::size_t ring_frame_bytes_max = 16 * kib;
-inline constexpr int ring_after_frames = 8;
+inline constexpr std::uint64_t ring_after_frames = 8;
 inline constexpr std::int64_t ring_silence_ns = 1'000'000;
 
 // How long a receiver spins before it sleeps. MINIRAY_SPIN_US overrides it; 0 turns spinning off.

@@ -245,8 +245,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   flush_outbox(patience);
 
   const bool small = may_share_ && outbox_.empty() && message.size() <= limits::ring_frame_bytes_max;
-  if (small && small_frames_ <= limits::ring_after_frames && ++small_frames_ > limits::ring_after_frames)
-    share_ring(patience);
+  if (small && small_frames_++ == limits::ring_after_frames) share_ring(patience);
   Placement placement = place_buffers(message);
   FrameHead head;
   head.kind = static_cast<FrameKind>(message.kind);

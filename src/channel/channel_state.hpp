@@ -133,7 +133,7 @@ class Channel::State {
   std::optional<RingReader> ring_in_;
   std::optional<RingWriter> ring_out_;
   std::int64_t socket_seen_ns_ = 0;
-  int small_frames_ = 0;              // sent before there was a ring
+  std::uint64_t small_frames_ = 0;    // sent, ever
   std::uint64_t written_bytes_ = 0;   // to the socket, ever
   std::uint64_t absorbed_bytes_ = 0;  // of frames from the socket
   Inbox inbox_;
