@@ -6,6 +6,7 @@
 #   make bench    MiniRay beside its yardsticks, into bench/results/
 #   make bench-peers  MiniRay side by side with Ray, Dask, MPI and others, into docs/benchmarks.md (PEERS_OPTIONS)
 #   make lint     formatters, linters and type checker
+#   make analyze  clang's static analyzer, which takes long
 #   make format   let the formatters rewrite the code
 #   make sanitize the C++ tests under ASan with UBSan, then under TSan
 #   make chaos    a pool over three hosts, two minutes of deaths and cuts (CHAOS_SEED)
@@ -30,7 +31,7 @@ headers := $(filter %.hpp,$(cpp))
 # Not the tests, whose own failures are found by running them, nor what needs headers that few machines have.
 tidy_sources := $(filter-out python/% tests/% %_test.cpp %_fuzz.cpp examples/nccl_allreduce.cpp,$(filter %.cpp,$(cpp)))
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench bench-peers lint lint-all format sanitize fuzz wheels clean distclean
+.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench bench-peers lint lint-all analyze format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -124,6 +125,15 @@ build/tidy/%.done: % .clang-tidy $(headers) build/packages.done | build/release/
 	@touch $@
 build/release/build.ninja: build/packages.done
 	@cmake -S . -B build/release -G Ninja >/dev/null
+
+analyze: library
+	@$(MAKE) --no-print-directory -j $$(nproc) $(tidy_sources:%=build/analyze/%.done)
+build/analyze/%.done: % $(headers)
+	@echo "analyze $<"
+	@mkdir -p $(@D)
+	@clang-tidy-19 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option \
+	    --checks='-*,clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' $< 2>/dev/null
+	@touch $@
 
 build/format.done: $(cpp) .clang-format build/packages.done
 	@clang-format-19 --dry-run --Werror $(cpp)
