@@ -141,42 +141,45 @@ def test_servers_without_a_function_have_the_code_too(hosts: Hosts) -> None:
 
 
 def test_installed_functions_need_no_code(hosts: Hosts) -> None:
-    """The function is part of Python itself; from an interactive session there is nothing to send."""
+    """The function is part of Python itself."""
     text = "from miniray import Cluster, NodeConfig\nc = Cluster([NodeConfig('mr-a', 1)])\nc.start('json.dumps')"
     ended = hosts.testbed.run(sys.executable, "-c", text + "[0].recv()")
     assert "TypeError: Object of type Handle is not JSON serializable" in ended.stderr
 
 
-TOP_LEVEL = (
-    "TypeError: cannot start {} on other machines: a fresh interpreter has to import it, so it must be a function at "
-    "the top level of a module. Move it there"
-)
-
-
 @pytest.mark.parametrize(
-    ("work_fn", "definitions", "message"),
+    ("work_fn", "message"),
     [
-        ("lambda handle: None", "", TOP_LEVEL.format(r"<function <lambda> at 0x\w+>")),
+        ("5", "TypeError: work_fn is a function that takes a handle, or its name, not int"),
+        ('"work"', r"ValueError: a work function is named \"module.function\", not 'work'"),
         (
-            "make()",
-            "def make():\n    def inner(handle): pass\n    return inner",
-            TOP_LEVEL.format(r"<function make.<locals>.inner at 0x\w+>"),
+            "lambda handle: lock",
+            "TypeError: cannot send <lambda> to another process: cannot pickle '_thread.lock' object",
         ),
-        ("5", "", TOP_LEVEL.format("5")),
-        ('"work"', "", r"ValueError: a work function is named \"module.function\", not 'work'"),
     ],
 )
-def test_what_no_node_could_find_is_refused_here(hosts: Hosts, work_fn: str, definitions: str, message: str) -> None:
-    assert re.fullmatch(message, hosts.fail(script(work_fn, definitions)))
+def test_what_cannot_be_sent_is_refused_here(hosts: Hosts, work_fn: str, message: str) -> None:
+    assert re.fullmatch(message, hosts.fail(script(work_fn, "import threading\nlock = threading.Lock()")))
 
 
-def test_a_session_at_the_prompt(hosts: Hosts) -> None:
-    text = "from miniray import Cluster, NodeConfig\ndef f(h): pass\nCluster([NodeConfig('mr-a')]).start(f)"
-    ended = hosts.testbed.run(sys.executable, "-c", text)
-    assert ended.stderr.splitlines()[-1] == (
-        "TypeError: cannot start f on other machines: it was typed into an interactive session, which a fresh "
-        "interpreter cannot import. Put it into a file"
+@pytest.mark.parametrize("work_fn", ["lambda handle: handle.send(VALUE)", "make()"])
+def test_what_no_node_could_import_is_sent(hosts: Hosts, work_fn: str) -> None:
+    make = "VALUE = 7\ndef make():\n    def inner(handle): handle.send(VALUE)\n    return inner"
+    assert hosts.run(script(work_fn, make)) == "7\n"
+
+
+@pytest.mark.parametrize("way", ["-c", "-i", "standard input"])
+def test_a_session(hosts: Hosts, way: str) -> None:
+    """What was typed is in no file; the node gets it by value."""
+    text = (
+        "from miniray import Cluster, NodeConfig\nVALUE = 7\ndef f(h): h.send(VALUE)\n\n"
+        "cluster = Cluster([NodeConfig('mr-a', 1)])\nprint(cluster.start(f)[0].recv())\ncluster.stop()\n"
     )
+    if way == "-c":
+        ended = hosts.testbed.run(sys.executable, "-c", text)
+    else:
+        ended = hosts.testbed.run(sys.executable, "-i" if way == "-i" else "-", input=text)
+    assert ended.stdout == "7\n", ended.stderr
 
 
 @pytest.mark.parametrize(

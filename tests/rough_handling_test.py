@@ -325,7 +325,7 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
     (package / "part.py").write_text("VALUE = 41\n")
     (package / "program.py").write_text(
         textwrap.dedent("""
-        import functools, sys
+        import functools, threading
         from miniray import Worker
         from .part import VALUE
         def leaf(handle):
@@ -334,22 +334,26 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
             with Worker(leaf, start="spawn") as worker:
                 handle.send(worker.recv(timeout=30))
         class Thing:
-            def method(self, handle=None):
-                pass
+            def method(self, handle):
+                handle.send(VALUE + 2)
         if __name__ == "__main__":
             for work in (leaf, nested):
                 with Worker(work, start="spawn") as worker:
                     print(worker.recv(timeout=30))
-            for work in (Thing().method, functools.partial(leaf), lambda handle: None):
-                try:
-                    Worker(work, start="spawn")
-                except TypeError as error:
-                    print("cannot spawn" in str(error))
+            for work in (Thing().method, functools.partial(leaf), lambda handle: handle.send(VALUE)):
+                with Worker(work, start="spawn") as worker:
+                    print(worker.recv(timeout=30))
+            lock = threading.Lock()
+            try:
+                Worker(lambda handle: lock, start="spawn")
+            except TypeError as error:
+                print(error)
         """)
     )
     command = [sys.executable, "-m", "package.program"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["42", "42", "True", "True", "True"], done.stderr
+    refused = "cannot send <lambda> to another process: cannot pickle '_thread.lock' object"
+    assert done.stdout.splitlines() == ["42", "42", "43", "42", "41", refused], done.stderr
     unguarded = tmp_path / "unguarded.py"
     unguarded.write_text(
         "from miniray import Worker\ndef work(handle):\n    handle.send(1)\n"

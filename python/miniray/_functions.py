@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _core, _spawned
+from miniray import _core, _sent_work, _spawned
 
 _main_specification: dict[str, Any] | None = None
 
@@ -24,6 +24,9 @@ def find(name: str) -> Callable[[_core.Handle], Any]:
 
 
 def _look_up(name: str) -> Callable[[_core.Handle], Any]:
+    sent = _sent_work.find(name)
+    if sent is not None:
+        return sent
     if name.startswith("__main__."):
         found = _main()
         rest = name.split(".")[1:]
@@ -102,11 +105,11 @@ def begin_work(environment: dict[str, str]) -> None:
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:
-    """How another machine finds the function."""
+    """How another machine finds a function that it can import."""
     if isinstance(work_fn, str):
         if "." not in work_fn:
             raise ValueError(f'a work function is named "module.function", not {work_fn!r}')
         return work_fn
-    specification = _spawned.describe(work_fn, here=False)
-    module = specification["module"] or "__main__"
-    return f"{module}.{specification['qualname']}"
+    module, qualname = _spawned.name_in_module(work_fn)
+    assert module is not None, work_fn
+    return f"{'__main__' if _spawned.is_main(module) else module}.{qualname}"

@@ -1,4 +1,5 @@
-"""How far a map has come, on standard error: one line that is written over on a terminal, few plain lines elsewhere."""
+"""How far a map has come, on standard error: one line that is written over on a terminal or in a notebook's cell, few
+plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Bar:
         self._begun = time.monotonic()
         self._lock = threading.Lock()
         self._closed = False
-        self._terminal = _is_terminal()
+        self._terminal = _in_notebook() or _is_terminal()
         self._shown_at = self._begun if not self._terminal else 0.0
         self._width = 0
 
@@ -79,6 +80,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
+def _in_notebook() -> bool:
+    if "ipykernel" not in sys.modules:
+        return False
+    from miniray import _notebook
+
+    return _notebook.kernel_shell() is not None
+
+
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -88,6 +97,10 @@ def _is_terminal() -> bool:
 
 def _write(text: str) -> None:
     try:
+        if _in_notebook():
+            from miniray import _notebook
+
+            return _notebook.write_errors(text)
         sys.stderr.write(text)
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):

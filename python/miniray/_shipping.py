@@ -1,4 +1,5 @@
-"""The code that goes along to a cluster's nodes: the script, and the modules beside it.
+"""The code that goes along to a cluster's nodes: the script, and the modules beside it; for a session, which has no
+script, the modules of the current folder.
 
 On the coordinator, `collect` finds the files; the core sends those that a node does not have. On the node, `prepare`
 makes them importable.
@@ -45,6 +46,8 @@ def _main_specification(roots: list[str]) -> dict[str, Any] | None:
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if path is None or _is_installed(os.path.abspath(path)):
+        if any(entry in ("", os.getcwd()) for entry in sys.path):
+            roots.append(os.getcwd())  # a session has no script; what it imports is beside the notebook
         return None
     path = os.path.abspath(path)
     if main.__spec__ is None:

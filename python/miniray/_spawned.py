@@ -20,54 +20,50 @@ _stopped_at = ""  # where that ended, because the script started workers
 
 def command() -> list[str]:
     package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path.insert(0, {package_root!r}); from miniray._spawned import main; main()"
+    output = sys.modules.get("miniray._output")
+    relay = output.relay() if output is not None else None
+    join = "" if relay is None else f"from miniray import _output; _output.join({relay}); "
+    code = f"import sys; sys.path.insert(0, {package_root!r}); {join}from miniray._spawned import main; main()"
     import subprocess
 
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code]  # type: ignore[attr-defined]
 
 
-def describe(work_fn: Callable[..., Any], *, here: bool = True) -> dict[str, Any]:
-    """How the other interpreter, on this machine or on another, finds the function."""
+def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
+    """How the other interpreter finds the function: it imports it, or gets it by value."""
+    from miniray import _sent_work
+
     refuse_while_importing()
-    module, qualname = getattr(work_fn, "__module__", None), getattr(work_fn, "__qualname__", None)
-    if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not work_fn:
-        raise TypeError(
-            f"cannot {_start(work_fn, here)}: a fresh interpreter has to import it, so it must be a function at the "
-            f"top level of a module. Move it there{_or_fork(here)}"
-        )
-    is_main = module in ("__main__", MAIN)
-    main = sys.modules["__main__"]
-    name = main.__spec__.name if is_main and main.__spec__ is not None else None
-    path = getattr(main, "__file__", None) if is_main and name is None else None
-    if is_main and name is None and path is None:
-        raise TypeError(
-            f"cannot {_start(qualname, here)}: it was typed into an interactive session, which a fresh interpreter "
-            f"cannot import. Put it into a file{_or_fork(here)}"
-        )
+    importable = _sent_work.is_importable(work_fn)
+    module, qualname = name_in_module(work_fn) if importable else (None, None)
     return {
-        "module": None if is_main else module,
+        "module": None if module is not None and is_main(module) else module,
         "qualname": qualname,
-        "main_module": name,
-        "main_path": os.path.abspath(path) if path else None,
+        "by_value": None if importable else _sent_work.packed(work_fn),
         "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
-        "script": _script(main),
+        "script": script(),
     }
 
 
-def _script(main: Any) -> dict[str, Any] | None:
-    """The coordinator's, for calls of its functions; it is imported when one is asked for."""
+def name_in_module(function: Any) -> tuple[str | None, str | None]:
+    """The module in which the function is found under its own name, and that name; None and None if in no module."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not function:
+        return None, None
+    return module, qualname
+
+
+def is_main(module: str) -> bool:
+    return module in ("__main__", MAIN)
+
+
+def script() -> dict[str, Any] | None:
+    """How another interpreter imports the coordinator's script; None for a session, which has no file."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return {"main_module": main.__spec__.name, "main_path": None}  # type: ignore[union-attr]
     path = getattr(main, "__file__", None)
-    if main.__spec__ is not None:
-        return {"main_module": main.__spec__.name, "main_path": None}
     return {"main_module": None, "main_path": os.path.abspath(path)} if path else None
-
-
-def _start(what: object, here: bool) -> str:
-    return f"spawn a worker for {what}" if here else f"start {what} on other machines"
-
-
-def _or_fork(here: bool) -> str:
-    return ', or use start="fork"' if here else ""
 
 
 def _look_up(found: Any, qualname: str) -> Any:
@@ -92,10 +88,14 @@ def _work(handle: _core.Handle) -> None:
 
 def _find(specification: dict[str, Any]) -> Any:
     qualname = specification["qualname"]
+    if specification["by_value"] is not None:
+        from miniray import _sent_work
+
+        return _sent_work.unpacked(specification["by_value"])
     if specification["module"] is not None:
         found: Any = importlib.import_module(specification["module"])
     else:
-        found = import_main(specification)
+        found = import_main(specification["script"])
     work_fn = _look_up(found, qualname)
     if work_fn is None:
         where = f"{qualname} is not there when {found} is imported"

@@ -20,6 +20,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
     """None if it returned, an exit code if it asked for one, else what it raised: type, text, traceback."""
+    output = sys.modules.get("miniray._output")
+    if output is not None:  # this is a notebook's worker
+        output.join_after_fork()
     reserve = [bytes(_RESERVE_BYTES)]  # never touched: it takes no memory until it is given up
     faulthandler.enable(crash_descriptor)
     faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first

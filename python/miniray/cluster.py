@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from miniray import _core, _functions
+from miniray import _core, _sent_work
 from miniray.errors import ClusterError, UsageError
 from miniray.supervision import EventLog, RestartPolicy
-from miniray.worker import RemoteWorker, _check_restart, _stop_import
+from miniray.worker import RemoteWorker, _check_restart, _show_output, _stop_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class NodeConfig:
     python_bin: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | os.PathLike[str] | None = None
+
+
+# Where workers go: num_workers, gpus_per_worker, gpus, pin_cpus, nodes, as Cluster.start takes them.
+_Placing = tuple[int | None, float | None, list[int], bool, list[int | str]]
 
 
 class Server(NamedTuple):
@@ -107,6 +111,7 @@ class Cluster:
         self._workers: list[RemoteWorker] = []
         self._lock = threading.RLock()
         self.events = EventLog()
+        _show_output()
         self._make("")  # what is wrong with the configuration shows now
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
@@ -132,10 +137,14 @@ class Cluster:
         files, setup = _shipping.collect(work_fn, self._ship_code) if work_fn and not self._program else ([], None)
         return _core.Cluster(*self._configuration(), files, json.dumps(setup))
 
-    def _name_of(self, work_fn: str | Callable[[_core.Handle], Any]) -> str:
+    def _reference(self, work_fn: str | Callable[[_core.Handle], Any]) -> tuple[str, dict[str, Any] | None]:
+        """The name that the servers are asked for, and what a worker has to be sent first."""
         if self._program and isinstance(work_fn, str):
-            return work_fn
-        return _functions.name_of(work_fn)
+            return work_fn, None
+        name, sent = _sent_work.reference(work_fn)
+        if self._program and sent is not None:
+            raise TypeError(f"the nodes run {self._program}: work_fn is the name of one of its functions")
+        return name, sent
 
     def start(
         self,
@@ -151,7 +160,8 @@ class Cluster:
     ) -> list[RemoteWorker]:
         """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
 
-        ``work_fn`` is a function at the top level of a module, or its name, "module.function" or "__main__.function".
+        ``work_fn`` is a function, or its name, "module.function" or "__main__.function". The nodes import it; one that
+        they cannot import, such as a lambda or a function of a notebook, is sent by value (with cloudpickle).
         May be called again, for another function: both sets of workers live side by side.
 
         ``num_workers`` (of each node) and ``gpus_per_worker`` take the place of what the nodes' configuration says.
@@ -165,22 +175,14 @@ class Cluster:
         ``events`` tells of it.
         """
         _stop_import()
-        name = self._name_of(work_fn)
+        name, sent = self._reference(work_fn)
+        placing = (num_workers, gpus_per_worker, list(gpus), pin_cpus, list(nodes))
         with self._lock:
             launched = self._core is not None
             if not launched:
-                self.launch_servers(name)
+                self._launch_servers(name)
             try:
-                return self.connect_to_servers(
-                    name,
-                    num_workers=num_workers,
-                    gpus_per_worker=gpus_per_worker,
-                    gpus=gpus,
-                    pin_cpus=pin_cpus,
-                    nodes=nodes,
-                    restart=restart,
-                    on_restart=on_restart,
-                )
+                return self._connect(name, sent, placing, restart, on_restart)
             except BaseException:
                 if not launched:
                     self.stop()
@@ -189,7 +191,9 @@ class Cluster:
     def launch_servers(self, work_fn: str | Callable[[_core.Handle], Any] | None = None) -> list[Server]:
         """Start a worker server on every node, all at once, and import ``work_fn`` there if it is given."""
         _stop_import()
-        name = self._name_of(work_fn) if work_fn is not None else ""
+        return self._launch_servers(self._reference(work_fn)[0] if work_fn is not None else "")
+
+    def _launch_servers(self, name: str) -> list[Server]:
         with self._lock:
             if self._core is not None:
                 raise RuntimeError("the cluster's servers are up already; stop() ends them")
@@ -212,14 +216,25 @@ class Cluster:
         on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
         """Have the servers of all nodes (or of ``nodes``) start their workers; see ``start``."""
-        name = self._name_of(work_fn)
+        placing = (num_workers, gpus_per_worker, list(gpus), pin_cpus, list(nodes))
+        return self._connect(*self._reference(work_fn), placing, restart, on_restart)
+
+    def _connect(
+        self,
+        name: str,
+        sent: dict[str, Any] | None,
+        placing: _Placing,
+        restart: RestartPolicy | None,
+        on_restart: Callable[[Any], Any] | None,
+    ) -> list[RemoteWorker]:
+        num_workers, gpus_per_worker, gpus, pin_cpus, nodes = placing
         if restart is not None or on_restart is not None:
             _check_restart(restart, on_restart)
         with self._lock:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
-            ready = core.connect_to_servers(name, num_workers, gpus_per_worker, list(gpus), pin_cpus, positions)
-            made = [RemoteWorker._take_over(worker) for worker in ready]
+            ready = core.connect_to_servers(name, num_workers, gpus_per_worker, gpus, pin_cpus, positions)
+            made = [RemoteWorker._take_over(worker, sent) for worker in ready]
             if restart is not None:
                 for worker in made:
                     self._supervise(worker, restart, on_restart)
@@ -235,7 +250,7 @@ class Cluster:
             with self._lock:
                 core = self._running_core()
                 [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
-                return RemoteWorker._take_over(other)
+                return RemoteWorker._take_over(other, dead._sent)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
 
@@ -266,7 +281,7 @@ class Cluster:
         """
         with self._lock:
             [ready] = self._running_core().replace(worker, None if node is None else self._position(node))
-            made = RemoteWorker._take_over(ready)
+            made = RemoteWorker._take_over(ready, worker._sent)
             self._workers = [made if other is worker else other for other in self._workers]
         worker.close(0)
         return made
@@ -353,17 +368,17 @@ class Cluster:
 
         policy = restart if restart is not None else RestartPolicy()
         _check_restart(policy, None)
-        name, chosen_gpus, chosen_nodes = self._name_of(work_fn), list(gpus), list(nodes)
+        (name, sent), chosen_gpus, chosen_nodes = self._reference(work_fn), list(gpus), list(nodes)
         with self._lock:
             if self._core is None:
-                self.launch_servers(name)
+                self._launch_servers(name)
 
         def connect() -> list[RemoteWorker]:
             with self._lock:
                 core, positions = self._running_core(), [self._position(node) for node in chosen_nodes]
                 start = (num_workers, gpus_per_worker, chosen_gpus, pin_cpus, positions)
                 ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
-                made = [RemoteWorker._take_over(worker) for worker in ready]
+                made = [RemoteWorker._take_over(worker, sent) for worker in ready]
                 self._workers = self.workers + made
                 return made
 
@@ -418,10 +433,28 @@ class Cluster:
         state = f"{len(self.workers)} workers" if self._core is not None else "not running"
         return f"<miniray.Cluster of {len(self.nodes)} nodes, {state}>"
 
+    def _repr_html_(self) -> str:
+        from miniray._html import table
+
+        with self._lock:
+            servers, workers = self.servers, self.workers
+            homes = [self.node_of(worker) for worker in workers]
+        title = f"Cluster of {len(self.nodes)} nodes, " + (f"{len(workers)} workers" if servers else "not running")
+        rows = []
+        for number, node in enumerate(self.nodes):
+            server = servers[number] if servers else None
+            where = (f"{server.host}:{server.port}", server.pid) if server is not None else ("", "")
+            rows.append((node.host, *where, homes.count(number)))
+        return table(title, ("node", "server", "pid", "workers"), rows)
+
 
 def _attendant() -> list[str]:
     """A small interpreter that loads the core and nothing else."""
-    code = "import sys; sys.path[:0] = [sys.argv[1]]; import _core; sys.exit(_core._attend(*map(int, sys.argv[2:])))"
+    output = sys.modules.get("miniray._output")
+    relay = output.relay() if output is not None else None
+    join = "" if relay is None else f"import _output; _output.join({relay}); "
+    attend = "import _core; sys.exit(_core._attend(*map(int, sys.argv[2:])))"
+    code = f"import sys; sys.path[:0] = [sys.argv[1]]; {join}{attend}"
     return [sys.executable, "-I", "-S", "-c", code, os.path.dirname(os.path.abspath(_core.__file__))]
 
 

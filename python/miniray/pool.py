@@ -233,6 +233,13 @@ class Pool(_Submitter):
         status = self.status()
         return f"<miniray.Pool of {status['workers']} workers: {status['running']} tasks run, {status['queued']} wait>"
 
+    def _repr_html_(self) -> str:
+        from miniray._html import table
+
+        status = self.status()
+        counts = ", ".join(f"{status[name]} {name}" for name in ("queued", "running", "done", "failed"))
+        return table(f"Pool of {status['workers']} workers; tasks: {counts}", PoolWorker._fields, self.workers)
+
 
 class PoolView(_Submitter):
     """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""

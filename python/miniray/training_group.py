@@ -72,3 +72,14 @@ class TrainingGroup(Sequence[RemoteWorker]):
     def __repr__(self) -> str:
         master = self.configs[0]
         return f"<miniray.TrainingGroup of {len(self)} ranks, master {master.master_addr}:{master.master_port}>"
+
+    def _repr_html_(self) -> str:
+        from miniray._html import table
+
+        master = self.configs[0]
+        rows = [
+            (config.rank, worker.name, "alive" if worker.is_alive() else "ended")
+            for config, worker in zip(self.configs, self._workers, strict=True)
+        ]
+        title = f"Training group of {len(self)} ranks, master {master.master_addr}:{master.master_port}"
+        return table(title, ("rank", "worker", "state"), rows)

@@ -30,7 +30,8 @@ class Worker(_core.Worker):
 
     ``start="fork"`` (the default) works with any function, closures included. ``start="spawn"`` starts a fresh
     interpreter that imports the function, for programs that already use CUDA or threads; the script's own code must
-    then be under ``if __name__ == "__main__":``.
+    then be under ``if __name__ == "__main__":``. A function that cannot be imported, such as one that was typed into a
+    notebook, is sent by value (with cloudpickle).
 
     ``codec`` is "msgpack" or "json"; what is received may be either. ``shared_memory=False`` sends large arrays
     through the socket too. ``spin_us`` is how long a wait spins before it sleeps (0: never).
@@ -44,6 +45,7 @@ class Worker(_core.Worker):
     """
 
     _host_may_vanish = False
+    _sent: dict[str, Any] | None = None
     restarts: int = 0
     events: EventLog  # of a supervised worker
 
@@ -70,6 +72,7 @@ class Worker(_core.Worker):
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
         options = (name, codec, shared_memory, spin_us, inbox_bytes_max)
         _stop_import()
+        _show_output()
         if start == "fork":
             import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
 
@@ -115,13 +118,20 @@ class Worker(_core.Worker):
         _calls().forget(self, name)
 
     @classmethod
-    def _take_over(cls, ready: _core._ReadyWorker) -> Self:
-        """A worker that the core made: on another machine."""
+    def _take_over(cls, ready: _core._ReadyWorker, sent: dict[str, Any] | None = None) -> Self:
+        """A worker that the core made: on another machine. ``sent`` is its function, if it has to be sent that."""
         worker = cls.__new__(cls)
         _core.Worker.__init__(worker, ready)
         worker._started = True
         _live.add(worker)
+        worker._send_work(sent)
         return worker
+
+    def _send_work(self, sent: dict[str, Any] | None) -> None:
+        """Before anything else: a worker that could not import its function gets it by value."""
+        if sent is not None:
+            self._sent = sent  # for a process that takes its place
+            self.send(sent)
 
     def _recover(self, error: WorkerDied | WorkerError) -> bool:
         """Whether another process has taken the place of one that has ended; without supervision, none does."""
@@ -146,8 +156,9 @@ class Worker(_core.Worker):
 class RemoteWorker(Worker):
     """A worker on another machine: ``RemoteWorker(host, port)`` has the worker server there start one for this process.
 
-    The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function; without
-    it the server runs the one that it was started with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
+    The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function, which is
+    sent by value (with cloudpickle) if it cannot be imported; without it the server runs the one that it was started
+    with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
     ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both
     sides. ``env`` is added to the worker's environment. ``restart`` and ``on_restart`` are as Worker's: the server is
     asked for another process.
@@ -175,11 +186,13 @@ class RemoteWorker(Worker):
             _check_restart(restart, on_restart)
         _stop_import()
         options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
-        request = ([(host, port)], _name_of(work_fn), key or "", *options)
+        name, sent = _reference(work_fn)
+        request = ([(host, port)], name, key or "", *options)
         [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
         _live.add(self)
+        self._send_work(sent)
         if restart is not None:
             _supervise(self, request, restart, on_restart)
 
@@ -206,8 +219,9 @@ def create_remote_workers(
         _check_restart(restart, on_restart)
     _stop_import()
     options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
-    wanted, what = [(host, port) for host, port in addresses], (_name_of(work_fn), key or "", *options)
-    made = [RemoteWorker._take_over(ready) for ready in _core._connect(wanted, *what)]
+    name, sent = _reference(work_fn)
+    wanted, what = [(host, port) for host, port in addresses], (name, key or "", *options)
+    made = [RemoteWorker._take_over(ready, sent) for ready in _core._connect(wanted, *what)]
     if restart is not None:
         for worker, address in zip(made, wanted, strict=True):
             _supervise(worker, ([address], *what), restart, on_restart)
@@ -219,18 +233,21 @@ def _supervise(
 ) -> None:
     from miniray import _supervised
 
+    sent = worker._sent
+
     def replace(_: Any) -> RemoteWorker:
-        return RemoteWorker._take_over(_core._connect(*request)[0])
+        return RemoteWorker._take_over(_core._connect(*request)[0], sent)
 
     _supervised.supervise(worker, replace, restart, on_restart, node=request[0][0][0])
 
 
-def _name_of(work_fn: str | Callable[[_core.Handle], Any] | None) -> str:
+def _reference(work_fn: str | Callable[[_core.Handle], Any] | None) -> tuple[str, dict[str, Any] | None]:
+    """The name that a server is asked for, and what has to be sent first."""
     if work_fn is None:
-        return ""
-    from miniray import _functions
+        return "", None
+    from miniray import _sent_work
 
-    return _functions.name_of(work_fn)
+    return _sent_work.reference(work_fn)
 
 
 def _calls() -> Any:
@@ -256,17 +273,30 @@ def _warn_of_threads() -> None:
     threading = sys.modules.get("threading")
     if threading is None:
         return
-    # Those of a pool hold no lock that a worker needs.
-    count = sum(not thread.name.startswith("miniray-pool") for thread in threading.enumerate())
-    if count > 1:
+    # Our own threads, and those that IPython and its kernels have, hold no lock that a worker needs.
+    others = [thread for thread in threading.enumerate() if not thread.name.startswith("miniray-")]
+    if len(others) > 1 and "IPython" in sys.modules:
+        from miniray import _notebook
+
+        others = [thread for thread in others if not _notebook.is_kernels(thread)]
+    if len(others) > 1:
         import warnings
 
         warnings.warn(
-            f"this process has {count} Python threads; a forked worker gets only the calling one, "
+            f"this process has {len(others)} Python threads; a forked worker gets only the calling one, "
             'and locks that the others hold stay locked in it. Start workers before threads, or with start="spawn"',
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _show_output() -> None:
+    """Before a worker is started: in a notebook, what it prints is to appear in the cell that runs."""
+    if "ipykernel" in sys.modules:
+        from miniray import _notebook
+
+        if _notebook.kernel_shell() is not None:
+            _notebook.show_output_of_workers()
 
 
 def _flush_output() -> None:

@@ -33,9 +33,10 @@ class WorkerServer(_core.WorkerServer):
         *,
         key: str | None = None,
     ) -> None:
-        from miniray.worker import _stop_import
+        from miniray.worker import _show_output, _stop_import
 
         _stop_import()
+        _show_output()
         if num_workers is not None and num_workers < 1:
             raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn

@@ -1,0 +1,71 @@
+"""Work functions that another interpreter cannot import, such as those of a notebook's cells: they go there by value.
+
+A server is asked for a worker that waits for its function; the function is the first message that the worker gets. What
+the user sends comes after it, in order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from miniray import _core, _spawned
+
+_SUFFIX = " by value"  # of the name that the server is asked for, which also names the worker in errors
+
+
+def reference(work_fn: str | Callable[..., Any]) -> tuple[str, dict[str, Any] | None]:
+    """The name under which a server finds the function, and the function itself if the worker has to be sent it."""
+    from miniray import _functions
+
+    if isinstance(work_fn, str) or is_importable(work_fn):
+        return _functions.name_of(work_fn), None
+    return getattr(work_fn, "__qualname__", type(work_fn).__qualname__) + _SUFFIX, packed(work_fn)
+
+
+def is_importable(work_fn: Any) -> bool:
+    """Whether an interpreter that has the same files finds this very function by its name."""
+    module, qualname = _spawned.name_in_module(work_fn)
+    if module is None or qualname is None:
+        return False
+    return not _spawned.is_main(module) or _is_in_script(work_fn)
+
+
+def _is_in_script(work_fn: Any) -> bool:
+    """What was typed, or run with exec, is in __main__ too, but not in its file."""
+    if _spawned.script() is None:
+        return False
+    code = getattr(inspect.unwrap(work_fn), "__code__", None)
+    return code is None or os.path.exists(code.co_filename)
+
+
+def packed(work_fn: Any) -> dict[str, Any]:
+    from miniray import _calls
+
+    if not callable(work_fn):
+        raise TypeError(f"work_fn is a function that takes a handle, or its name, not {type(work_fn).__name__}")
+    return _calls.by_value(work_fn)
+
+
+def unpacked(described: dict[str, Any]) -> Any:
+    from miniray import _calls
+
+    try:
+        return _calls._find(described)
+    except ModuleNotFoundError as error:
+        if error.name == "cloudpickle":
+            error.msg = (
+                "the work function was sent by value. Install cloudpickle on this machine (pip install cloudpickle)"
+            )
+        raise
+
+
+def find(name: str) -> Callable[[_core.Handle], Any] | None:
+    """On the server: what a worker runs that was asked for with such a name."""
+    return _run_sent if name.endswith(_SUFFIX) else None
+
+
+def _run_sent(handle: _core.Handle) -> None:
+    unpacked(handle.recv())(handle)
