@@ -215,29 +215,48 @@ nb::object try_reply(Worker& worker) {
   return checked_reply(*message);
 }
 
-// What a call will return: the part of miniray.CallFuture that every call goes through.
-struct Future {
-  enum class State : std::uint8_t { waiting, done, cancelled };
-  nb::object worker, name;
-  std::int64_t number = 0;
-  State state = State::waiting;
-  nb::object reply = {}, error = {};  // one of them, when it is done
-  nb::object callbacks = {};          // a list, if there are any
+// miniray.CallFuture, a Python class because it is a concurrent.futures.Future, and what the core sets in its objects.
+struct FutureClass {
+  nb::object type = attribute("miniray._call_future", "CallFuture");
+  nb::object tell = attribute("miniray._call_future", "_tell");
+  nb::object pending = attribute("miniray._call_future", "PENDING");
+  nb::object finished = attribute("miniray._call_future", "FINISHED");
+  nb::object worker = interned("_worker"), name = interned("_name"), number = interned("_number"),
+             reply = interned("_reply"), state = interned("_state"), watchers = interned("_watchers");
+
+  static nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 };
 
-void finish(nb::handle self, Future& future, Future::State state) {
-  future.state = state;
-  if (future.callbacks.is_valid()) attribute("miniray.calls", "_run_callbacks")(self, std::move(future.callbacks));
+const FutureClass& future_class() {
+  static const FutureClass* made = new FutureClass;  // for as long as the interpreter
+  return *made;
+}
+
+void set(nb::handle object, const nb::object& name, nb::handle value) {
+  if (PyObject_SetAttr(object.ptr(), name.ptr(), value.ptr()) != 0) throw nb::python_error();
+}
+
+nb::object make_future(nb::handle worker, nb::handle name, std::int64_t number) {
+  const FutureClass& known = future_class();
+  nb::object made = nb::steal(PyType_GenericNew(reinterpret_cast<PyTypeObject*>(known.type.ptr()), nullptr, nullptr));
+  if (!made.is_valid()) throw nb::python_error();
+  set(made, known.worker, worker);
+  set(made, known.name, name);
+  set(made, known.number, nb::int_(number));
+  set(made, known.reply, nb::none());
+  set(made, known.state, known.pending);
+  return made;
 }
 
 void settle(CallTable& table, const nb::list& reply) {
   const nb::object number = reply[0];
-  const nb::object found = nb::borrow(PyDict_GetItemWithError(table.waiting.ptr(), number.ptr()));
-  if (!found.is_valid()) return PyErr_Clear();  // it was cancelled
+  const nb::object future = nb::borrow(PyDict_GetItemWithError(table.waiting.ptr(), number.ptr()));
+  if (!future.is_valid()) return PyErr_Clear();  // it was cancelled
   PyDict_DelItem(table.waiting.ptr(), number.ptr());
-  Future& future = nb::cast<Future&>(found);
-  future.reply = reply;
-  finish(found, future, Future::State::done);
+  const FutureClass& known = future_class();
+  set(future, known.reply, reply);
+  set(future, known.state, known.finished);
+  if (!nb::getattr(future, known.watchers).is_none()) known.tell(future);
 }
 
 nb::object value_in(nb::handle self, const nb::list& reply) {
@@ -264,66 +283,24 @@ nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) 
   if (arguments.size() < 1) throw nb::type_error("call_async takes the name of a function, and its arguments");
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
   const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::none);
-  static const nb::object* type = new nb::object(attribute("miniray.calls", "CallFuture"));
-  nb::object made = nb::inst_alloc(*type);
-  new (nb::inst_ptr<Future>(made)) Future{nb::borrow(self), arguments[0], number};
-  nb::inst_mark_ready(made);
+  nb::object made = make_future(self, arguments[0], number);
   table_of(self).waiting[nb::int_(number)] = made;
   return made;
 }
 
-// Until this future is done, or the time is over: TimeoutError.
-void wait_for(Future& future, std::optional<double> timeout) {
-  if (future.state != Future::State::waiting) return;
-  Worker& worker = nb::cast<Worker&>(future.worker);
-  CallTable& table = table_of(future.worker);
+// Until the call with this number is done, or the time is over: TimeoutError.
+void wait_for_call(nb::handle self, const nb::int_& number, std::optional<double> timeout) {
+  Worker& worker = nb::cast<Worker&>(self);
+  CallTable& table = table_of(self);
   const Deadline deadline = Deadline::in_seconds(timeout);
-  while (future.state == Future::State::waiting) settle(table, next_reply(worker, deadline.seconds_left()));
+  while (PyDict_Contains(table.waiting.ptr(), number.ptr()) == 1)
+    settle(table, next_reply(worker, deadline.seconds_left()));
 }
 
-void settle_what_is_there(Future& future) {
-  Worker& worker = nb::cast<Worker&>(future.worker);
+void settle_replies(nb::handle self) {
+  Worker& worker = nb::cast<Worker&>(self);
   while (std::optional<Message> message = worker.try_receive({}, Lane::calls))
-    settle(table_of(future.worker), checked_reply(*message));
-}
-
-void bind_future(nb::module_& module) {
-  using namespace nb::literals;
-  nb::class_<Future>(module, "_CallFuture", nb::is_weak_referenceable())
-      .def_prop_ro(
-          "_worker", [](const Future& self) { return self.worker; },
-          nb::for_getter(nb::sig("def _worker(self, /) -> typing.Any")))
-      .def_prop_ro(
-          "_name", [](const Future& self) { return self.name; },
-          nb::for_getter(nb::sig("def _name(self, /) -> typing.Any")))
-      .def_ro("_number", &Future::number)
-      .def_prop_ro("_waiting", [](const Future& self) { return self.state == Future::State::waiting; })
-      .def_prop_ro(
-          "_reply", [](const Future& self) { return self.reply.is_valid() ? self.reply : nb::none(); },
-          nb::for_getter(nb::sig("def _reply(self, /) -> typing.Any")))
-      .def_prop_rw(
-          "_error", [](const Future& self) { return self.error.is_valid() ? self.error : nb::none(); },
-          [](Future& self, nb::object error) { self.error = std::move(error); },
-          nb::for_getter(nb::sig("def _error(self, /) -> typing.Any")),
-          nb::for_setter(nb::sig("def _error(self, error: typing.Any, /) -> None")))
-      .def(
-          "cancelled", [](const Future& self) { return self.state == Future::State::cancelled; },
-          "Whether it was cancelled.")
-      .def("_wait", wait_for, "timeout"_a.none())
-      .def("_settle_what_is_there", settle_what_is_there)
-      .def("_value",
-           [](Future& self) -> nb::object {
-             if (!self.reply.is_valid()) return nb::none();
-             return value_in(self.worker, nb::borrow<nb::list>(self.reply));
-           })
-      .def("_finish",
-           [](nb::handle self, bool cancelled) {
-             finish(self, nb::cast<Future&>(self), cancelled ? Future::State::cancelled : Future::State::done);
-           })
-      .def("_add_callback", [](Future& self, nb::object callback) {
-        if (!self.callbacks.is_valid()) self.callbacks = nb::list();
-        self.callbacks.attr("append")(callback);
-      });
+    settle(table_of(self), checked_reply(*message));
 }
 
 }  // namespace
@@ -342,7 +319,6 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
       .def_prop_ro(
           "waiting", [](const CallTable& self) { return self.waiting; },
           nb::for_getter(nb::sig("def waiting(self, /) -> dict[int, typing.Any]")));
-  bind_future(module);
   worker
       .def("call_async", call_async,
            nb::sig("def call_async(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
@@ -363,6 +339,9 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
           nb::sig("def _send_call(self, parts: list[typing.Any], begin: int, end: int) -> int"))
       .def("_next_reply", next_reply, "timeout"_a.none(),
            nb::sig("def _next_reply(self, timeout: float | None) -> list[typing.Any]"))
+      .def("_wait_for_call", wait_for_call, "number"_a, "timeout"_a.none(),
+           nb::sig("def _wait_for_call(self, number: int, timeout: float | None) -> None"))
+      .def("_settle_replies", settle_replies, nb::sig("def _settle_replies(self) -> None"))
       .def("_try_reply", try_reply, nb::sig("def _try_reply(self) -> list[typing.Any] | None"))
       .def("_send_drop",
            [](Worker& self, std::int64_t number) {

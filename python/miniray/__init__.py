@@ -36,7 +36,7 @@ from miniray.errors import (
 )
 from miniray.worker import RemoteWorker, Worker, create_remote_workers
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool(0)  # typing is slow to import; with a plain False, jedi would skip the names below
 if TYPE_CHECKING:
     from miniray.calls import CallFuture, RemoteObject, RemoteTraceback, as_completed, serve_calls
     from miniray.cluster import Cluster, NodeConfig
@@ -68,6 +68,11 @@ def __getattr__(name: str) -> object:
 
             return getattr(import_module("miniray." + module), name)
     raise AttributeError(f"module 'miniray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, also those that are not imported yet."""
+    return sorted({name for name in globals() if name.endswith("__")} | set(__all__))
 
 
 __all__ = [

@@ -1,11 +1,14 @@
-"""send, recv and wait for asyncio, over the core's calls that never block."""
+"""asyncio: send, recv and wait over the core's calls that never block, futures, and leaving an ``async with``."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from miniray import _core
 
 
 async def recv(conversation: Any, max_size: int | None, timeout: float | None) -> Any:
@@ -40,13 +43,92 @@ async def send(conversation: Any, message: Any) -> None:
             os.close(descriptor)
 
 
-async def wait_for_reply(worker: Any, settled: asyncio.Future[None]) -> None:
-    """Until something came, or another has received what this waits for."""
-    descriptor = os.dup(worker.fileno())
+async def until_done(future: Any) -> None:
+    """Wait for a future of a call or of a pool. Whoever gives up waiting takes it back."""
+    loop = asyncio.get_running_loop()
+    settled: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not settled.done():
+            settled.set_result(None)
+
+    def wake(_: object) -> None:
+        if asyncio._get_running_loop() is loop:
+            settle()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(settle)
+
+    future.add_done_callback(wake)
     try:
-        await _ready_or_gone(worker, descriptor, write=worker._has_unsent(), or_else=settled)
-    finally:
-        os.close(descriptor)
+        await settled
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+
+
+def watch_replies(future: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Have this loop receive the replies of the future's worker until it is done."""
+    watch = getattr(future._worker, "_reply_watch", None)
+    if watch is None or watch.loop is not loop:
+        watch = future._worker._reply_watch = ReplyWatch(loop)
+    watch.add(future)
+
+
+class ReplyWatch:
+    """A loop's readers for one worker, however many of its calls are waited for there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls = 0
+        self._descriptors: list[int] = []
+
+    def add(self, future: Any) -> None:
+        self._calls += 1
+        if self._calls == 1:
+            self._begin(future._worker)
+        future._watched().callbacks.append(self._one_is_done)
+
+    def _begin(self, worker: Any) -> None:
+        self._descriptors = [os.dup(worker.fileno())]  # recv may be watching the other one
+        if worker._host_may_vanish and worker.is_alive():
+            self._descriptors.append(os.dup(worker._process_fileno()))
+        for descriptor in self._descriptors:
+            self.loop.add_reader(descriptor, self._receive, worker)
+        self._watch_room(worker)
+
+    def _watch_room(self, worker: Any) -> None:
+        if worker._has_unsent():
+            self.loop.add_writer(self._descriptors[0], self._receive, worker)
+        else:
+            self.loop.remove_writer(self._descriptors[0])
+
+    def _receive(self, worker: Any) -> None:
+        from miniray._call_future import _receive_replies
+
+        _receive_replies(worker)
+        if self._descriptors:
+            self._watch_room(worker)
+
+    def _one_is_done(self, _: object) -> None:
+        if asyncio._get_running_loop() is self.loop:
+            self._count_one()
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._count_one)
+
+    def _count_one(self) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._end()
+
+    def _end(self) -> None:
+        descriptors, self._descriptors = self._descriptors, []
+        for descriptor in descriptors:
+            self.loop.remove_reader(descriptor)
+            self.loop.remove_writer(descriptor)
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self._end()  # the loop was closed before
 
 
 async def wait(worker: Any, timeout: float | None) -> int:
@@ -65,15 +147,75 @@ async def _wait(worker: Any) -> int:
     return int(worker.wait())
 
 
-async def _ready_or_gone(
-    conversation: Any, descriptor: int, write: bool, or_else: asyncio.Future[None] | None = None
-) -> None:
+_KILL_S = 1.0  # in which a process that was killed is gone, unless its host cannot be reached
+
+
+async def close(worker: Any) -> None:
+    """worker.close() that lets the loop run during the grace."""
+    try:
+        worker._end()
+        if not await _ended_within(worker, _core.limits.close_grace_ms / 1000):
+            worker.kill()
+            if not await _ended_within(worker, _KILL_S):
+                return await in_thread(worker.close, 0)  # the news of it may take as long as an unreachable host
+    except asyncio.CancelledError:
+        worker.kill()  # nobody will wait for it
+        raise
+    worker.close(0)
+
+
+async def _ended_within(worker: Any, timeout: float) -> bool:
+    async def ended() -> None:
+        while worker.is_alive():
+            process = os.dup(worker._process_fileno())
+            try:
+                await _ready(process, read=True)
+            finally:
+                os.close(process)
+
+    try:
+        await asyncio.wait_for(ended(), timeout)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call what blocks in a thread that lives no longer than the call. asyncio.to_thread keeps its thread, and the next
+    worker would be forked beside it. If the waiting task is cancelled, the call still goes on to its end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def call() -> None:
+        error: BaseException | None = None
+        try:
+            function(*arguments)
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, error)
+
+    thread = threading.Thread(target=call, name="miniray-closing")
+    thread.start()
+    await done
+    thread.join()
+
+
+async def _ready_or_gone(conversation: Any, descriptor: int, write: bool) -> None:
     """The socket of a host that was cut off may stay silent for good; the connection about its process does not."""
     if not getattr(conversation, "_host_may_vanish", False) or not conversation.is_alive():
-        return await _ready(descriptor, read=True, write=write, or_else=or_else)
+        return await _ready(descriptor, read=True, write=write)
     process = os.dup(conversation._process_fileno())
     try:
-        await _ready(descriptor, read=True, write=write, process=process, or_else=or_else)
+        await _ready(descriptor, read=True, write=write, process=process)
     finally:
         os.close(process)
     conversation._look_around()
@@ -84,17 +226,13 @@ async def _ready(
     read: bool = False,
     write: bool = False,
     process: int | None = None,
-    or_else: asyncio.Future[None] | None = None,
 ) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
-    def wake(_: object = None) -> None:
+    def wake() -> None:
         if not ready.done():
             ready.set_result(None)
-
-    if or_else is not None:
-        or_else.add_done_callback(wake)
 
     watched = [descriptor for descriptor in descriptors if descriptor is not None]
     for descriptor in watched:

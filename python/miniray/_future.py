@@ -1,9 +1,11 @@
-"""A pool's future: the standard one, with little memory, and with a cancel that ends a running task."""
+"""What the futures of calls and of pools have in common; and a pool's future, with little memory and a cancel that ends
+a running task."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import BrokenExecutor, CancelledError, Future, InvalidStateError
 from concurrent.futures._base import (
     CANCELLED,
@@ -13,19 +15,75 @@ from concurrent.futures._base import (
     PENDING,
     RUNNING,
 )
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from miniray.errors import MiniRayError
 
+T = TypeVar("T")
+
 _DONE = (CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED)
+
+# Guards the states of all pools' futures. concurrent.futures.wait takes the locks of its futures one after the other:
+# with a lock for each pool, two threads that wait for futures of the same two pools could each hold one.
+_lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    """In a forked child, where a thread that is not there may hold the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+def new_condition() -> threading.Condition:
+    """For the futures of one pool."""
+    return threading.Condition(_lock)
 
 
 class PoolBroken(MiniRayError, BrokenExecutor):
     """The pool can run no more tasks: its initializer failed, or no worker is left and none can be had."""
 
 
-class PoolFuture(Future[Any]):
-    """What a task will return.
+class MiniRayFuture(Future[T]):
+    """A ``concurrent.futures.Future`` that can be awaited, and whose repr tells its state."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in an event loop. If the waiting task is cancelled, so is this future, as asyncio does with its own."""
+        return self._await().__await__()
+
+    async def _await(self) -> T:
+        if not self.done():
+            from miniray import _async  # asyncio takes longer to import than all the rest
+
+            await _async.until_done(self)
+        if self.cancelled():
+            from asyncio import CancelledError as Cancelled
+
+            raise Cancelled
+        return self.result()
+
+    def __repr__(self) -> str:
+        return f"<miniray.{type(self).__name__} {self._describe()}>"
+
+    def _describe(self) -> str:
+        return f"at {id(self):#x}: {self._describe_state()}"
+
+    def _describe_state(self) -> str:
+        if self._state in (CANCELLED, CANCELLED_AND_NOTIFIED):
+            return "cancelled"
+        if self._state != FINISHED:
+            return "running" if self._state == RUNNING else "pending"
+        if self._exception is not None:
+            return f"finished, raised {type(self._exception).__name__}"
+        return f"finished, returned {type(self._result).__name__}"
+
+
+class PoolFuture(MiniRayFuture[T]):
+    """What a task will return: a ``concurrent.futures.Future`` that can be awaited.
 
     The lock and the condition are the pool's, and lists are made when something goes into them: of a million futures,
     few are ever waited for.
@@ -43,23 +101,23 @@ class PoolFuture(Future[Any]):
         self._callbacks: list[Callable[[Any], Any]] | None = None
         self._waiting: list[Any] | None = None
 
-    # What the standard library's functions reach for.
+    if not TYPE_CHECKING:  # the standard library's functions reach for these; checkers know the base's
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        return self._inside.condition  # type: ignore[no-any-return]
+        @property
+        def _condition(self) -> threading.Condition:
+            return self._inside.condition
 
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]
-        if self._waiting is None:
-            self._waiting = []
-        return self._waiting
+        @property
+        def _waiters(self) -> list[Any]:
+            if self._waiting is None:
+                self._waiting = []
+            return self._waiting
 
-    @property
-    def _done_callbacks(self) -> list[Any]:
-        if self._callbacks is None:
-            self._callbacks = []
-        return self._callbacks
+        @property
+        def _done_callbacks(self) -> list[Any]:
+            if self._callbacks is None:
+                self._callbacks = []
+            return self._callbacks
 
     def cancel(self) -> bool:
         """Take the task back: one that waits is dropped; one that runs ends with its worker, which is replaced. False
@@ -86,7 +144,8 @@ class PoolFuture(Future[Any]):
             return True
         return self._state == PENDING and bool(self._inside.core.is_running(self._number))
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for what the task returns; raises what it raised. TimeoutError after ``timeout`` seconds."""
         if self._state != FINISHED:
             self._wait(timeout)
         if self._exception is not None:
@@ -94,31 +153,37 @@ class PoolFuture(Future[Any]):
                 raise self._exception
             finally:
                 self = None  # type: ignore[assignment] # no cycle through the traceback
-        return self._result
+        return self._result  # type: ignore[no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return what the task raised; None if it returned."""
         if self._state != FINISHED:
             self._wait(timeout)
         return self._exception
+
+    def _describe_state(self) -> str:
+        return "running" if self.running() else super()._describe_state()
 
     def _wait(self, timeout: float | None) -> None:
         with self._condition:
             done = self._state in _DONE
             if not done:
                 waiter = _Waiter()
-                self._waiters.append(waiter)
+                self._waiters.append(waiter)  # type: ignore[arg-type]
         if not done and not waiter.event.wait(timeout):
             with self._condition:
-                self._waiters.remove(waiter)
+                self._waiters.remove(waiter)  # type: ignore[arg-type]
                 if self._state not in _DONE:
                     raise TimeoutError(f"the task is not done after {timeout} s; it goes on")
         if self._state != FINISHED:
             raise CancelledError
 
-    def set_result(self, result: Any) -> None:
+    def set_result(self, result: T) -> None:
+        """The pool does this."""
         self._finish(result, None)
 
     def set_exception(self, exception: BaseException | None) -> None:
+        """The pool does this."""
         self._finish(None, exception)
 
     def _finish(self, result: Any, exception: BaseException | None) -> None:

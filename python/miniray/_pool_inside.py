@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, InvalidStateError
 from typing import Any
 
 from miniray import _calls, _core
-from miniray._future import PoolBroken, PoolFuture
+from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
 
@@ -35,7 +35,7 @@ class Inside:
         self.source = source
         self.results_bytes_max = results_bytes_max
         self.events = EventLog()
-        self.condition = threading.Condition()
+        self.condition = new_condition()
         self.core = _core._Pool()
         self.functions: dict[Any, Any] = {}
         self._by_name: dict[int, Any] = {}  # those that a worker may ask for by value
@@ -230,7 +230,7 @@ class Inside:
         self._finish(owner, value, error)
 
     @staticmethod
-    def _finish(future: PoolFuture, value: Any, error: BaseException | None) -> None:
+    def _finish(future: PoolFuture[Any], value: Any, error: BaseException | None) -> None:
         if future._state != "PENDING":
             return  # it was cancelled
         try:

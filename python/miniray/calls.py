@@ -12,16 +12,26 @@ another one of the same worker.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from miniray import _calls, _core
 from miniray._calls import RemoteTraceback
-from miniray.errors import WorkerDied, WorkerError
+
+if TYPE_CHECKING:
+    from miniray._call_future import CallFuture, as_completed
 
 __all__ = ["CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"]
+
+
+def __getattr__(name: str) -> Any:
+    """Futures are imported when the first is made: a worker that only answers calls has none."""
+    if name in ("CallFuture", "as_completed"):
+        from miniray import _call_future
+
+        return getattr(_call_future, name)
+    raise AttributeError(f"module 'miniray.calls' has no attribute {name!r}")
 
 
 def serve_calls(handle: _core.Handle) -> None:
@@ -29,135 +39,6 @@ def serve_calls(handle: _core.Handle) -> None:
     while True:
         message = handle.recv()
         raise TypeError(f"this worker answers calls alone, and was sent a message: {str(message)[:100]}")
-
-
-class CallFuture(_core._CallFuture):
-    """What a call will return. Like ``concurrent.futures.Future``; and it can be awaited."""
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for what the call returns; raises what it raised. TimeoutError after ``timeout`` seconds."""
-        if self._waiting or self._error is not None or self.cancelled():
-            self._wait_or_explain(timeout)
-        return self._value()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait, and return what the call raised; None if it returned."""
-        if self._waiting or self.cancelled():
-            try:
-                self._wait_or_explain(timeout)
-            except BaseException as raised:
-                if raised is not self._error:
-                    raise
-        if self._error is None and self._reply is not None and self._reply[1] in ("error", "unknown"):
-            self._error = _calls.error_in(self._worker.name, self._reply)
-        error: BaseException | None = self._error
-        return error
-
-    def done(self) -> bool:
-        """Whether the result is there, or the call was cancelled. Does not wait."""
-        if self._waiting:
-            try:
-                self._settle_what_is_there()
-            except (ConnectionError, EOFError, WorkerError) as error:
-                _fail_all(self._worker, error)
-        return not self._waiting
-
-    def running(self) -> bool:
-        """Whether it is not done: it may have begun there."""
-        return not self.done()
-
-    def cancel(self) -> bool:
-        """Take the call back: if it has not begun there, it never will; if it has, its result is thrown away.
-        False if it is done already."""
-        if self.done():
-            return self.cancelled()
-        self._worker._call_table().waiting.pop(self._number, None)
-        self._worker._send_drop(self._number)
-        self._finish(True)
-        return True
-
-    def add_done_callback(self, callback: Callable[[CallFuture], Any]) -> None:
-        """Call it with this future when it is done; at once if it is. In the thread that notices."""
-        if self._waiting:
-            self._add_callback(callback)
-        else:
-            _run_callbacks(self, [callback])
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._await().__await__()
-
-    async def _await(self) -> Any:
-        import asyncio  # takes longer to import than all the rest
-
-        from miniray import _async
-
-        if not self.done():
-            settled = asyncio.get_running_loop().create_future()
-            self.add_done_callback(lambda _: None if settled.done() else settled.set_result(None))
-            while not self.done():
-                await _async.wait_for_reply(self._worker, settled)
-        return self.result()
-
-    def __repr__(self) -> str:
-        state = "waiting" if self._waiting else "cancelled" if self.cancelled() else "done"
-        return f"<miniray.CallFuture of {self._name} in {self._worker.name}: {state}>"
-
-    def _wait_or_explain(self, timeout: float | None) -> None:
-        try:
-            self._wait(timeout)
-        except TimeoutError:
-            raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
-        except (ConnectionError, EOFError, WorkerError) as error:
-            _fail_all(self._worker, error)
-        if self.cancelled():
-            from concurrent.futures import CancelledError  # as asyncio above
-
-            raise CancelledError(f"the call of {self._name} was cancelled")
-        if self._error is not None:
-            raise self._error
-
-
-def _run_callbacks(future: CallFuture, callbacks: list[Callable[[CallFuture], Any]]) -> None:
-    for callback in callbacks:
-        try:
-            callback(future)
-        except Exception:
-            import logging
-
-            logging.getLogger("miniray").exception("a callback of %r raised", future)
-
-
-def _fail_all(worker: Any, error: BaseException) -> None:
-    """The worker is gone, and so is every call that was under way there. One that is supervised has another process
-    when this returns, if its policy allows."""
-    if isinstance(error, WorkerDied | WorkerError) and (supervision := getattr(worker, "_supervision", None)):
-        try:
-            supervision.tell(worker, error, worker._recover(error))
-        except (WorkerDied, WorkerError) as told:
-            error = told
-    waiting = worker._call_table().waiting
-    futures = list(waiting.values())
-    waiting.clear()
-    for future in futures:
-        future._error = error
-        future._finish(False)
-
-
-def as_completed(futures: Iterable[CallFuture], timeout: float | None = None) -> Iterator[CallFuture]:
-    """The futures as they are done, from whichever workers. TimeoutError if not all are after ``timeout`` seconds."""
-    left = list(dict.fromkeys(futures))
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while left:
-        done = [future for future in left if not future._waiting]
-        left = [future for future in left if future._waiting]
-        yield from done
-        workers = list({id(future._worker): future for future in left}.values())
-        if not left or any(future.done() for future in workers):
-            continue
-        remaining = None if deadline is None else deadline - time.monotonic()
-        if remaining is not None and remaining <= 0:
-            raise TimeoutError(f"{len(left)} of the calls have not returned after {timeout} s")
-        _core._wait_for_replies([future._worker for future in workers], remaining)
 
 
 class RemoteObject:
@@ -173,7 +54,7 @@ class RemoteObject:
         self.__dict__[method] = call  # found without this function the next time
         return call
 
-    def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture:
+    def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """A method's call, as a future."""
         return self._worker.call_async(f"{self._name}.{method}", *args, **kwargs)  # type: ignore[no-any-return]
 
@@ -185,6 +66,7 @@ class RemoteObject:
 
 
 def register(worker: Any, name: Any, function: Any) -> None:
+    """``Worker.register``."""
     if function is None:
         name, function = getattr(name, "__name__", None), name
     if not isinstance(name, str) or not name or not callable(function):
@@ -200,6 +82,7 @@ def register_again(worker: Any) -> None:
 
 
 def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+    """``Worker.create``."""
     if isinstance(kind, str):
         _ask(worker, ["create", name, {"name": kind}, list(args), kwargs], 4, 6)
     else:
@@ -208,6 +91,7 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def forget(worker: Any, name: str) -> None:
+    """``Worker.forget``."""
     worker.__dict__.get("_registered", {}).pop(name, None)
     _ask(worker, ["forget", name], 2, 3)
 

@@ -313,6 +313,7 @@ class Cluster:
 
     @property
     def servers(self) -> list[Server]:
+        """The nodes' worker servers, in the order of ``nodes``; none before the start."""
         with self._lock:
             return [Server(*server) for server in self._core.servers()] if self._core is not None else []
 
@@ -428,6 +429,14 @@ class Cluster:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Cluster:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        from miniray import _async
+
+        await _async.in_thread(self.__exit__, *exception)
 
     def __repr__(self) -> str:
         state = f"{len(self.workers)} workers" if self._core is not None else "not running"

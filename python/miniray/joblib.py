@@ -109,6 +109,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
     apply_async = submit  # its name before joblib 1.5
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """What a batch returned, or raises what it raised."""
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
@@ -119,6 +120,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             future.cancel()
 
     def terminate(self) -> None:
+        """End the workers, unless the pool was given to us."""
         pool, self._pool = self._pool, None
         if pool is not None and pool is not self._given:
             pool.shutdown()

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from miniray import _core
 from miniray._future import PoolBroken, PoolFuture
@@ -27,6 +27,11 @@ from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import _stop_import
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
 
 __all__ = ["Pool", "PoolBroken", "PoolFuture", "PoolView", "PoolWorker", "TaskOptions"]
 
@@ -78,13 +83,23 @@ class _Submitter(Executor):
     _options: TaskOptions
     _terms: Any
 
-    def submit(self, fn: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> PoolFuture:
+    # Of a coroutine function the worker awaits what it returns. A name says nothing about types.
+
+    @overload
+    def submit(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> PoolFuture[T]: ...
+    @overload
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> PoolFuture[T]: ...
+    @overload
+    def submit(self, fn: str, /, *args: Any, **kwargs: Any) -> PoolFuture[Any]: ...
+    def submit(self, fn: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> PoolFuture[Any]:
         """Run ``fn(*args, **kwargs)`` on a worker that is free, and return a future of what it returns.
 
         A string names a function that the worker has: "module.function", or what a C++ program registered.
         """
         inside = self._inside
-        future = PoolFuture(inside, self._options)
+        future: PoolFuture[Any] = PoolFuture(inside, self._options)
         function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
         if function is None:
             function = inside.function(fn)
@@ -98,6 +113,62 @@ class _Submitter(Executor):
             future.set_exception(error)  # an argument that cannot be sent is the task's failure, not the pool's
         return future
 
+    @overload  # type: ignore[override] # which takes an argument fn=
+    def map(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[A], T],
+        iterable: Iterable[A],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[A, B], T],
+        iterable: Iterable[A],
+        iterable2: Iterable[B],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[..., T],
+        iterable: Iterable[Any],
+        iterable2: Iterable[Any],
+        iterable3: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: str,
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[Any]: ...
     def map(
         self,
         fn: Callable[..., Any] | str,
@@ -118,6 +189,33 @@ class _Submitter(Executor):
         mapping = _Map(self, fn, items, star=star, chunksize=chunksize, ordered=True, progress=progress)
         return mapping.results(timeout)
 
+    @overload
+    def starmap(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        iterable: Iterable[Iterable[Any]],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> list[T]: ...
+    @overload
+    def starmap(
+        self,
+        fn: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> list[T]: ...
+    @overload
+    def starmap(
+        self,
+        fn: str,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> list[Any]: ...
     def starmap(
         self,
         fn: Callable[..., Any] | str,
@@ -131,6 +229,28 @@ class _Submitter(Executor):
         mapping = _Map(self, fn, items, star=True, chunksize=chunksize, ordered=True, progress=progress)
         return list(mapping.results(None))
 
+    @overload
+    def imap_unordered(
+        self,
+        fn: Callable[[A], Coroutine[Any, Any, T]],
+        iterable: Iterable[A],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def imap_unordered(
+        self,
+        fn: Callable[[A], T],
+        iterable: Iterable[A],
+        *,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]: ...
+    @overload
+    def imap_unordered(
+        self, fn: str, iterable: Iterable[Any], *, chunksize: int | None = None, progress: bool = False
+    ) -> Iterator[Any]: ...
     def imap_unordered(
         self,
         fn: Callable[[Any], Any] | str,
@@ -214,6 +334,17 @@ class Pool(_Submitter):
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
         end. With ``wait=False`` this returns at once, and the rest happens behind it."""
         self._inside.shut_down(wait, cancel_futures)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    async def __aenter__(self) -> Pool:
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        from miniray import _async
+
+        await _async.in_thread(self.__exit__, *exception)
 
     @property
     def events(self) -> EventLog:

@@ -107,7 +107,7 @@ class Worker(_core.Worker):
     if TYPE_CHECKING:  # the core has them
 
         def call_remote(self, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
-        def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> CallFuture: ...
+        def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]: ...
 
     def create(self, name: str, kind: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> RemoteObject:
         """Make an object that lives there, ``kind(*args, **kwargs)``; ``call_remote("name.method")`` calls a method."""
@@ -142,6 +142,14 @@ class Worker(_core.Worker):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        from miniray import _async
+
+        await _async.close(self)
 
     def __del__(self) -> None:
         if getattr(self, "_started", False):  # else __init__ raised, and there is nothing to close

@@ -44,6 +44,7 @@ class WorkerServer(_core.WorkerServer):
 
 
 def main() -> None:
+    """The command line: ``python -m miniray.worker_server --help``."""
     if sys.argv[1:] == ["--stdio"]:  # a cluster started it, and says on standard input what to do
         if sys.path[0] in ("", os.getcwd()):
             sys.path.pop(0)  # the folder in which ssh logs in must not hide other modules
