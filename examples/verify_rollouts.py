@@ -69,7 +69,7 @@ def outcome(task):
     # A fork takes a millisecond. Whatever happens next, it ends with SIGKILL for all that the candidate started.
     candidate = Worker(lambda handle: run_candidate(handle, task), shared_memory=False)
     try:
-        return {"answers": repr(candidate.recv(ANSWER_BYTES_MAX, timeout=task["time_limit_s"]))}
+        return {"answers": repr(candidate.recv(max_size=ANSWER_BYTES_MAX, timeout=task["time_limit_s"]))}
     except TimeoutError:
         return {"verdict": "time limit"}
     except WorkerError as error:

@@ -72,6 +72,12 @@ void bind_array(nb::module_& module) {
       module, "Array", nb::type_slots(slots),
       "An array as it came: dtype, shape, and contiguous bytes that memoryview() and numpy read in place. "
       "Receivers that have numpy or torch get their arrays instead.")
+      .def(
+          "__init__",
+          [](Array*, nb::args, nb::kwargs) {
+            throw nb::type_error("an Array is what arrives where numpy is missing; send a numpy array or a tensor");
+          },
+          nb::sig("def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None"))
       .def_prop_ro("dtype", [](const Array& array) { return name_of(array.dtype()); })
       .def_prop_ro("shape", shape_of, nb::sig("def shape(self) -> tuple[int, ...]"))
       .def_prop_ro("form", [](const Array& array) { return forms[static_cast<std::size_t>(array.form())]; })

@@ -266,8 +266,14 @@ nb::object value_in(nb::handle self, const nb::list& reply) {
   return attribute("miniray._calls", "value_of")(self, reply);
 }
 
+// Functions are called by name: a function itself is the commonest mistake.
+void require_name(const char* call, const nb::args& arguments) {
+  if (arguments.size() > 0 && PyUnicode_Check(PyTuple_GET_ITEM(arguments.ptr(), 0))) return;
+  (void)attribute("miniray._mistakes", "refuse_name")(call, arguments);
+}
+
 nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords) {
-  if (arguments.size() < 1) throw nb::type_error("call_remote takes the name of a function, and its arguments");
+  require_name("call_remote", arguments);
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
   const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
   Worker& worker = nb::cast<Worker&>(self);
@@ -280,7 +286,7 @@ nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords)
 }
 
 nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) {
-  if (arguments.size() < 1) throw nb::type_error("call_async takes the name of a function, and its arguments");
+  require_name("call_async", arguments);
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
   const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::none);
   nb::object made = make_future(self, arguments[0], number);

@@ -81,8 +81,8 @@ void bind_conversation(nb::class_<T>& type) {
            "Send a message: dict, list, tuple, str, int, float, bool, None, bytes, numpy arrays and torch CPU tensors, "
            "nested as you like. Returns when the message may be changed again. Raises TypeError, naming the place, if "
            "something in it cannot be sent.")
-      .def("recv", recv<T>, "max_size"_a = nb::none(), "timeout"_a = nb::none(),
-           nb::sig("def recv(self, max_size: int | None = None, timeout: float | None = None) -> typing.Any"),
+      .def("recv", recv<T>, nb::kw_only(), "max_size"_a = nb::none(), "timeout"_a = nb::none(),
+           nb::sig("def recv(self, *, max_size: int | None = None, timeout: float | None = None) -> typing.Any"),
            "Wait for the next message. Raises TimeoutError after `timeout` seconds and MessageTooLarge if the next "
            "message has more than `max_size` bytes; in both cases nothing is lost and recv can be called again.")
       .def("send_large", send<T>, "data"_a,
@@ -100,8 +100,8 @@ void bind_conversation(nb::class_<T>& type) {
           [](nb::handle self, nb::handle max_size, nb::handle timeout) {
             return attribute("miniray._async", "recv")(self, max_size, timeout);
           },
-          "max_size"_a = nb::none(), "timeout"_a = nb::none(),
-          nb::sig("def recv_async(self, max_size: int | None = None, timeout: float | None = None) -> "
+          nb::kw_only(), "max_size"_a = nb::none(), "timeout"_a = nb::none(),
+          nb::sig("def recv_async(self, *, max_size: int | None = None, timeout: float | None = None) -> "
                   "collections.abc.Coroutine[typing.Any, typing.Any, typing.Any]"),
           "recv() for asyncio. A cancelled call loses no message.")
       .def(

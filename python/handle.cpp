@@ -9,6 +9,12 @@ namespace miniray::python {
 void bind_handle(nb::module_& module) {
   nb::class_<Handle> handle(module, "Handle", nb::dynamic_attr(), nb::is_weak_referenceable(),
                             "The worker's end of the conversation: what a work function is given.");
+  handle.def(
+      "__init__",
+      [](Handle*, nb::args, nb::kwargs) {
+        throw nb::type_error("a handle is made by MiniRay, which calls the work function with it: def work(handle)");
+      },
+      nb::sig("def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None"));
   bind_conversation(handle);
   module.def(
       "_run_spawned", [](nb::callable work) { return run_spawned(as_work_function(std::move(work))); },

@@ -43,4 +43,10 @@ void bind_collective(nb::module_& module);
 void bind_supervision(nb::module_& module);
 void bind_limits(nb::module_& module);
 
+/// Raises TypeError: this text, followed by the value as errors show it ("the int 3").
+[[noreturn]] void refuse(const std::string& text, nb::handle value);
+
+/// From now on, wrong arguments to what is bound are refused in Python's words (miniray/_mistakes.py).
+void explain_mistakes(nb::module_& module);
+
 }  // namespace miniray::python

@@ -22,6 +22,7 @@ NB_MODULE(_core, module) {
   bind_supervision(module);
   bind_pool(module);
   bind_command(module);
+  explain_mistakes(module);  // last: it visits what is bound
   // A script that ends with a worker in a global variable is not a leak worth a warning.
   nb::set_leak_warnings(false);
 }

@@ -66,7 +66,7 @@ Channel& channel_of_object(nb::handle object) {
   if (nb::isinstance<Worker>(object)) return nb::cast<Worker&>(object).channel();
   if (nb::isinstance<Channel>(object)) return nb::cast<Channel&>(object);
   if (nb::isinstance<Handle>(object)) return nb::cast<Handle&>(object).channel();
-  throw nb::type_error("wait_any takes workers, handles and channels");
+  refuse("wait_any takes a list of workers, handles and channels, and one of them is ", object);
 }
 
 // Replies are not what wait_any looks for.
@@ -87,6 +87,8 @@ void wait_for_replies(const std::vector<Worker*>& workers, std::optional<double>
 }
 
 nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
+  if (!nb::hasattr(workers, "__iter__"))
+    refuse("wait_any takes a list of workers, handles and channels, not ", workers);
   // A copy, which nobody can change while this waits without the GIL.
   const nb::object sequence = nb::steal(PySequence_Tuple(workers.ptr()));
   if (!sequence.is_valid()) throw nb::python_error();

@@ -309,7 +309,7 @@ def test_secrets_are_in_no_command_line(hosts: Hosts) -> None:
     ("arguments", "message"),
     [
         ("[]", "UsageError: a cluster needs at least one node"),
-        ("['mr-a']", "TypeError: nodes are NodeConfig objects, not str"),
+        ("['mr-a']", "TypeError: nodes are NodeConfig objects, not the str 'mr-a'; write NodeConfig(\"mr-a\")"),
         ("[NodeConfig('')]", 'UsageError: a node\'s host is a name or an address, not ""'),
         (
             "[NodeConfig('-oProxyCommand=true')]",
@@ -393,7 +393,7 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
     )
     assert told == [
         "the cluster's servers are not up; call launch_servers() or start()",
-        "the cluster is not running",
+        "the cluster's servers are not up; call launch_servers() or start()",
         ["mr-a", "localhost"],
         "the cluster's servers are up already; stop() ends them",
         6,

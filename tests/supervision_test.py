@@ -200,7 +200,7 @@ def test_what_cannot_be_right_is_refused_before_anything_starts() -> None:
     with pytest.raises(UsageError, match=r"restart=RestartPolicy\(\)"):
         Worker(adder, on_restart=print)
     wrong: Any = True
-    with pytest.raises(TypeError, match="restart is a RestartPolicy, not bool"):
+    with pytest.raises(TypeError, match=r"restart is a RestartPolicy, such as RestartPolicy\(\), not the bool True"):
         Worker(adder, restart=wrong)
     wrong = 3
     with pytest.raises(TypeError, match="on_restart is a function that takes the worker, not int"):

@@ -15,7 +15,7 @@ from concurrent.futures import as_completed as _standard_as_completed
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from miniray import _calls, _core
+from miniray import _calls, _check, _core
 from miniray._future import MiniRayFuture
 from miniray.errors import WorkerDied, WorkerError
 
@@ -94,6 +94,8 @@ class CallFuture(MiniRayFuture[T]):
     def add_done_callback(self, callback: Callable[[CallFuture[T]], Any]) -> None:
         """Call it with this future when it is done; at once if it is. In the thread that notices: in an event loop, the
         loop does."""
+        if not callable(callback):
+            raise TypeError(f"add_done_callback takes a function that takes the future, not {_check.shown(callback)}")
         if self._state != PENDING:
             _run_callbacks(self, [callback])
             return
@@ -113,6 +115,7 @@ class CallFuture(MiniRayFuture[T]):
         raise InvalidStateError("the exception of a call comes from its worker")
 
     def _wait(self, timeout: float | None) -> None:
+        _check.seconds("timeout", timeout)
         if self._state == PENDING:
             try:
                 self._worker._wait_for_call(self._number, timeout)
@@ -329,7 +332,11 @@ def _fail_all(worker: Any, error: BaseException) -> None:
 def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:
     """The futures as they are done: of calls of whichever workers, of pools, and any other
     ``concurrent.futures.Future``. TimeoutError if not all are after ``timeout`` seconds."""
-    left = list(dict.fromkeys(futures))
+    _check.seconds("timeout", timeout)
+    left = list(dict.fromkeys(_check.listed("futures", futures, "a list of futures")))
+    for future in left:
+        if not isinstance(future, Future):
+            raise TypeError(f"futures are what submit and call_async return, not {_check.shown(future)}")
     if all(isinstance(future, CallFuture) for future in left):
         return _calls_as_completed(left, timeout)
     return _standard_as_completed(left, timeout)  # type: ignore[return-value]

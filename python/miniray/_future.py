@@ -17,6 +17,7 @@ from concurrent.futures._base import (
 )
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from miniray import _check
 from miniray.errors import MiniRayError
 
 T = TypeVar("T")
@@ -146,6 +147,8 @@ class PoolFuture(MiniRayFuture[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for what the task returns; raises what it raised. TimeoutError after ``timeout`` seconds."""
+        if timeout is not None:
+            _check.seconds("timeout", timeout)
         if self._state != FINISHED:
             self._wait(timeout)
         if self._exception is not None:
@@ -157,6 +160,8 @@ class PoolFuture(MiniRayFuture[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return what the task raised; None if it returned."""
+        if timeout is not None:
+            _check.seconds("timeout", timeout)
         if self._state != FINISHED:
             self._wait(timeout)
         return self._exception

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from typing import Any
 
-from miniray import _calls, _core
+from miniray import _calls, _check, _core
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
@@ -92,7 +92,7 @@ class Inside:
         if isinstance(fn, str):
             return self._named(fn)
         if not callable(fn):
-            raise TypeError(f"a task is a function and its arguments, not {type(fn).__name__}")
+            raise TypeError(f"submit takes a function and its arguments, not {_check.shown(fn)}")
         key = fn if type(fn).__hash__ is not None else id(fn)
         known = self.functions.get(key)
         if known is not None:

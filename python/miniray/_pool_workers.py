@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from miniray import _core
+from miniray import _check, _core
 from miniray.calls import serve_calls
 from miniray.errors import EndOfStream, MiniRayError, WorkerDied, WorkerRestarted
 from miniray.worker import RemoteWorker, Worker
@@ -187,7 +187,7 @@ class GivenWorkers:
         self._workers = list(workers)
         for worker in self._workers:
             if not isinstance(worker, Worker):
-                raise TypeError(f"a pool takes workers, not {type(worker).__name__}")
+                raise TypeError(f"a pool takes workers, not {_check.shown(worker)}")
         if not self._workers:
             raise ValueError("a pool needs at least one worker")
         hosts = [_host_of(worker) for worker in self._workers]

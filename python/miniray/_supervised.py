@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
 
+from miniray import _check
 from miniray.errors import MiniRayError, UsageError, WorkerDied, WorkerError, WorkerRestarted
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import Worker, _live
@@ -37,9 +38,9 @@ def supervised_class(cls: Any) -> Any:
             except (WorkerDied, WorkerError) as error:
                 self._supervision.tell(self, error, self._recover(error))
 
-        def recv(self, max_size: int | None = None, timeout: float | None = None) -> Any:
+        def recv(self, *mistake: Any, **limits: Any) -> Any:  # as the core checks them
             try:
-                return super().recv(max_size, timeout)
+                return super().recv(*mistake, **limits)
             except (WorkerDied, WorkerError) as error:
                 self._supervision.tell(self, error, self._recover(error))
 
@@ -67,9 +68,9 @@ def supervised_class(cls: Any) -> Any:
             except (WorkerDied, WorkerError) as error:
                 self._supervision.tell(self, error, await self._supervision.recover_async(self, error))
 
-        async def recv_async(self, max_size: int | None = None, timeout: float | None = None) -> Any:
+        async def recv_async(self, *mistake: Any, **limits: Any) -> Any:
             try:
-                return await super().recv_async(max_size, timeout)
+                return await super().recv_async(*mistake, **limits)
             except (WorkerDied, WorkerError) as error:
                 self._supervision.tell(self, error, await self._supervision.recover_async(self, error))
 
@@ -212,6 +213,6 @@ def check(restart: RestartPolicy | None, on_restart: Callable[[Any], Any] | None
     if restart is None:
         raise UsageError("on_restart is of use only with a policy: restart=RestartPolicy()")
     if not isinstance(restart, RestartPolicy):
-        raise TypeError(f"restart is a RestartPolicy, not {type(restart).__name__}")
+        raise TypeError(f"restart is a RestartPolicy, such as RestartPolicy(), not {_check.shown(restart)}")
     if on_restart is not None and not callable(on_restart):
         raise TypeError(f"on_restart is a function that takes the worker, not {type(on_restart).__name__}")

@@ -7,45 +7,29 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from miniray import _core, _sent_work
+from miniray import _check, _core, _sent_work
+from miniray._cluster_arguments import (
+    FIXED,
+    NodeConfig,
+    Nodes,
+    Placing,
+    check_worker,
+    checked_nodes,
+    checked_placing,
+)
 from miniray.errors import ClusterError, UsageError
 from miniray.supervision import EventLog, RestartPolicy
-from miniray.worker import RemoteWorker, _check_restart, _show_output, _stop_import
+from miniray.worker import RemoteWorker, _channel_options, _check_restart, _show_output, _stop_import
+
+__all__ = ["Cluster", "NodeConfig", "Nodes", "Server"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from miniray.doctor import CheckReport
     from miniray.training_group import TrainingGroup
-
-
-@dataclass(frozen=True)
-class NodeConfig:
-    """A machine, and how many workers it gets.
-
-    ``host`` is what you would give ssh: a name, an alias of your ssh config, user@host. "localhost" needs no ssh.
-    ``base_port`` is where the node's server listens (0: any that is free). With ``gpus_per_worker=n``, worker i of the
-    node sees GPUs i*n to i*n+n-1 as its own, cuda:0 to cuda:n-1, and runs on the CPUs next to them; a share such as 0.5
-    puts two workers on each GPU; 0: each sees all. On a node without GPUs it changes nothing. ``python_bin`` is the
-    interpreter there; by default the same path as here, or else python3. ``env`` is added to the environment of the
-    server and its workers, ``workdir`` is where they run.
-    """
-
-    host: str
-    num_workers: int = 4
-    base_port: int = 10000
-    gpus_per_worker: float = 0
-    ssh_key: str | os.PathLike[str] | None = None
-    python_bin: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    workdir: str | os.PathLike[str] | None = None
-
-
-# Where workers go: num_workers, gpus_per_worker, gpus, pin_cpus, nodes, as Cluster.start takes them.
-_Placing = tuple[int | None, float | None, list[int], bool, list[int | str]]
 
 
 class Server(NamedTuple):
@@ -89,23 +73,18 @@ class Cluster:
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
     ) -> None:
-        self.nodes = list(nodes)
-        for node in self.nodes:
-            if not isinstance(node, NodeConfig):
-                raise TypeError(f"nodes are NodeConfig objects, not {type(node).__name__}")
+        self._nodes = checked_nodes(nodes)
         self.codec = codec
-        self._program = os.fspath(program) if program is not None else ""
-        self._ship_code = ship_code
+        self._program = _check.path("program", program)
+        self._ship_code = _check.boolean("ship_code", ship_code)
         self._options = (
             ship_code,
-            tunnel,
-            os.fspath(output) if output is not None else "",
-            progress,
-            start_timeout_s,
-            unreachable_s,
-            codec,
-            spin_us,
-            inbox_bytes_max,
+            _check.boolean("tunnel", tunnel),
+            _check.path("output", output),
+            _check.boolean("progress", progress),
+            _check.number("start_timeout_s", start_timeout_s, what="a number of seconds"),
+            _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
+            *_channel_options(codec, spin_us, inbox_bytes_max),
         )
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []
@@ -113,6 +92,15 @@ class Cluster:
         self.events = EventLog()
         _show_output()
         self._make("")  # what is wrong with the configuration shows now
+
+    @property
+    def nodes(self) -> Nodes:
+        """As they were given. They cannot be changed: make another cluster."""
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, _: Any) -> None:
+        raise UsageError(FIXED)
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
         """What the core's Cluster and its check take first."""
@@ -176,7 +164,7 @@ class Cluster:
         """
         _stop_import()
         name, sent = self._reference(work_fn)
-        placing = (num_workers, gpus_per_worker, list(gpus), pin_cpus, list(nodes))
+        placing = checked_placing(num_workers, gpus_per_worker, gpus, pin_cpus, nodes)
         with self._lock:
             launched = self._core is not None
             if not launched:
@@ -216,14 +204,14 @@ class Cluster:
         on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
         """Have the servers of all nodes (or of ``nodes``) start their workers; see ``start``."""
-        placing = (num_workers, gpus_per_worker, list(gpus), pin_cpus, list(nodes))
+        placing = checked_placing(num_workers, gpus_per_worker, gpus, pin_cpus, nodes)
         return self._connect(*self._reference(work_fn), placing, restart, on_restart)
 
     def _connect(
         self,
         name: str,
         sent: dict[str, Any] | None,
-        placing: _Placing,
+        placing: Placing,
         restart: RestartPolicy | None,
         on_restart: Callable[[Any], Any] | None,
     ) -> list[RemoteWorker]:
@@ -262,6 +250,7 @@ class Cluster:
         ClusterError says why if the node cannot be had within ``timeout`` seconds (by default the cluster's
         ``start_timeout_s``); it has no server then, and this may be tried again.
         """
+        _check.seconds("timeout", timeout)
         with self._lock:
             core = self._running_core()
             position = self._position(node)
@@ -279,6 +268,7 @@ class Cluster:
         """A worker in the place of one that has died: the same function with the same GPUs, on the same node (or on
         ``node``). The old one is closed. ClusterError if the node's server is gone too; ``relaunch`` brings it back.
         """
+        check_worker(worker)
         with self._lock:
             [ready] = self._running_core().replace(worker, None if node is None else self._position(node))
             made = RemoteWorker._take_over(ready, worker._sent)
@@ -288,6 +278,7 @@ class Cluster:
 
     def node_of(self, worker: RemoteWorker) -> int:
         """The position of the worker's node. UsageError if the worker is not this cluster's."""
+        check_worker(worker)
         with self._lock:
             return self._running_core().node_of(worker)
 
@@ -296,12 +287,25 @@ class Cluster:
             raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
         return self._core
 
+    def _workers_or_all(self, workers: Iterable[RemoteWorker] | None) -> list[RemoteWorker]:
+        """Those that a call was given; without any, all that there are."""
+        if workers is not None:
+            listed = _check.listed("workers", workers, "a list of workers, or None for all")
+            for worker in listed:
+                check_worker(worker)
+            return listed
+        if not self.workers:
+            raise RuntimeError("the cluster has no workers; start() starts them")
+        return self.workers
+
     def _position(self, node: int | str) -> int:
         """Of a node that is given by its host or its position."""
         if isinstance(node, str):
             return self._running_core().position_of(node)
+        _check.integer("node", node, what="the host of a node (a str), or its position (an int)")
         if not 0 <= node < len(self.nodes):
-            raise UsageError(f"the cluster has {len(self.nodes)} nodes, from 0 on; there is no node {node}")
+            count = "one node, 0" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes, from 0 on"
+            raise UsageError(f"the cluster has {count}; there is no node {node}")
         return node
 
     @property
@@ -334,11 +338,12 @@ class Cluster:
         """
         from miniray.training_group import TrainingGroup
 
+        _check.number("timeout", timeout, what="a number of seconds")
+        _check.integer("master_port", master_port)
+        _check.boolean("progress", progress)
         with self._lock:
-            if self._core is None:
-                raise RuntimeError("the cluster is not running")
-            listed = list(workers) if workers is not None else self.workers
-            return TrainingGroup(self._core, listed, timeout, master_port, progress, self.codec, self._lock)
+            core, listed = self._running_core(), self._workers_or_all(workers)
+            return TrainingGroup(core, listed, timeout, master_port, progress, self.codec, self._lock)
 
     def run_group(
         self,
@@ -369,15 +374,18 @@ class Cluster:
 
         policy = restart if restart is not None else RestartPolicy()
         _check_restart(policy, None)
-        (name, sent), chosen_gpus, chosen_nodes = self._reference(work_fn), list(gpus), list(nodes)
+        if not callable(drive):
+            raise TypeError(f"drive is a function that takes the group, not {_check.shown(drive)}")
+        placing = checked_placing(num_workers, gpus_per_worker, gpus, pin_cpus, nodes)
+        name, sent = self._reference(work_fn)
         with self._lock:
             if self._core is None:
                 self._launch_servers(name)
 
         def connect() -> list[RemoteWorker]:
             with self._lock:
-                core, positions = self._running_core(), [self._position(node) for node in chosen_nodes]
-                start = (num_workers, gpus_per_worker, chosen_gpus, pin_cpus, positions)
+                core, positions = self._running_core(), [self._position(node) for node in placing[4]]
+                start = (*placing[:4], positions)
                 ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
                 made = [RemoteWorker._take_over(worker, sent) for worker in ready]
                 self._workers = self.workers + made
@@ -397,22 +405,24 @@ class Cluster:
         """
         from miniray.doctor import _report
 
-        text, value = _core._check(*self._configuration(), list(ports), self._core is None)
+        listed = [_check.integer("a port", port) for port in _check.listed("ports", ports, "a list of ports")]
+        text, value = _core._check(*self._configuration(), listed, self._core is None)
         return _report(text, value)
 
     def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
         """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""
         with self._lock:
-            if self._core is None:
-                raise RuntimeError("the cluster is not running")
-            self._core.broadcast(list(workers) if workers is not None else self.workers, message, self.codec)
+            self._running_core().broadcast(self._workers_or_all(workers), message, self.codec)
 
     def gather(self, workers: Iterable[RemoteWorker] | None = None, timeout: float | None = None) -> list[Any]:
         """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``.
 
         If one raises, the messages of the others are still there.
         """
-        return _core.Cluster.gather(list(workers) if workers is not None else self.workers, timeout)
+        if isinstance(workers, int | float):
+            raise TypeError(f"gather takes its time-out by name: gather(timeout={workers!r})")
+        listed = self._workers_or_all(workers)
+        return _core.Cluster.gather(listed, _check.seconds("timeout", timeout))
 
     def stop(self) -> None:
         """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from miniray import _core
+from miniray import _check, _core
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def discover_machine() -> Machine:
 
 def get_gpu_numa_node(gpu_id: int) -> int:
     """The NUMA node of the GPU that this process sees as cuda:``gpu_id``; -1 if it is not known."""
-    return _core._get_gpu_numa_node(gpu_id)
+    return _core._get_gpu_numa_node(_check.integer("gpu_id", gpu_id, 0))
 
 
 def set_gpu_affinity(gpu_id: int) -> list[int]:
@@ -54,4 +54,4 @@ def set_gpu_affinity(gpu_id: int) -> list[int]:
 
     If it is not known which are, or all are, nothing changes and the list is empty.
     """
-    return _core._set_gpu_affinity(gpu_id)
+    return _core._set_gpu_affinity(_check.integer("gpu_id", gpu_id, 0))

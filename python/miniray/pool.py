@@ -11,16 +11,28 @@ workers and never waits for Python; and one that gives results to futures.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
-from miniray import _core
+from miniray import _check, _core
 from miniray._future import PoolBroken, PoolFuture
+from miniray._pool_arguments import (
+    TUPLES,
+    TaskOptions,
+    arguments_of,
+    changed,
+    check_chunksize,
+    check_initializer,
+    check_items,
+    check_policy,
+    check_resources,
+    count,
+    given,
+    start_method,
+)
 from miniray._pool_inside import Inside
 from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
@@ -43,37 +55,6 @@ class PoolWorker(NamedTuple):
     node: str
     pid: int
     state: str
-
-
-@dataclass(frozen=True)
-class TaskOptions:
-    """What a task needs, and what is done when it fails; see ``Pool.options``."""
-
-    num_cpus: float = 1
-    num_gpus: float = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    strategy: str = "spread"
-    node: str | None = None
-    timeout: float | None = None
-    memory_bytes: int | None = None
-    retries: int = 0
-    retry_on: tuple[type[BaseException], ...] = ()
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.strategy not in ("spread", "pack"):
-            raise ValueError(f'strategy is "spread" or "pack", not {self.strategy!r}')
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout is a number of seconds above 0, or None, not {self.timeout!r}")
-        if self.retries < 0:
-            raise ValueError(f"retries is 0 or more, not {self.retries!r}")
-        if self.memory_bytes is not None and self.memory_bytes <= 0:
-            raise ValueError(f"memory_bytes is above 0, or None, not {self.memory_bytes!r}")
-        if isinstance(self.retry_on, type):
-            object.__setattr__(self, "retry_on", (self.retry_on,))
-        for kind in self.retry_on:
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise TypeError(f"retry_on names exceptions, not {kind!r}")
 
 
 class _Submitter(Executor):
@@ -182,8 +163,12 @@ class _Submitter(Executor):
         Short calls travel in chunks: of ``chunksize``, or of as many as the measured time of a call suggests. What a
         call raises is raised when its turn comes.
         """
-        if chunksize is not None and chunksize < 1:
-            raise ValueError("chunksize must be >= 1.")
+        _check.seconds("timeout", timeout)
+        check_chunksize(chunksize)
+        if not iterables:
+            raise TypeError("map takes a function and what to call it with: pool.map(function, items)")
+        for position, iterable in enumerate(iterables, 2):
+            check_items(iterable, f"argument {position} of map")
         star = len(iterables) != 1
         items = [list(arguments) for arguments in zip(*iterables, strict=False)] if star else list(iterables[0])
         mapping = _Map(self, fn, items, star=star, chunksize=chunksize, ordered=True, progress=progress)
@@ -225,7 +210,8 @@ class _Submitter(Executor):
         progress: bool = False,
     ) -> list[Any]:
         """``[fn(*arguments) for arguments in iterable]``, in parallel."""
-        items = [list(arguments) for arguments in iterable]
+        check_chunksize(chunksize)
+        items = [arguments_of(arguments) for arguments in _check.listed("iterable", iterable, TUPLES)]
         mapping = _Map(self, fn, items, star=True, chunksize=chunksize, ordered=True, progress=progress)
         return list(mapping.results(None))
 
@@ -264,6 +250,8 @@ class _Submitter(Executor):
         If you take results slowly, those that nobody has taken stay with the pool, up to ``results_bytes_max``; then
         no more items are begun.
         """
+        check_chunksize(chunksize)
+        check_items(iterable, "argument 2 of imap_unordered")
         mapping = _Map(self, fn, iterable, star=False, chunksize=chunksize, ordered=False, progress=progress)
         return mapping.results(None)
 
@@ -302,15 +290,17 @@ class Pool(_Submitter):
         _stop_import()
         if workers is not None and max_workers is not None:
             raise TypeError("say how many workers once: workers or max_workers")
-        if initializer is not None and not callable(initializer):
-            raise TypeError("initializer must be a callable")
+        check_initializer(initializer, initargs)
+        check_policy(restart)
+        _check.integer("results_bytes_max", results_bytes_max, 1)
+        check_resources(resources)
         workers = max_workers if workers is None else workers
         if isinstance(workers, Cluster):
             source: Any = ClusterWorkers(workers, resources)
-        elif workers is None or isinstance(workers, int):
-            source = LocalWorkers(_count(workers), _start_method(start, mp_context), resources)
+        elif workers is None or isinstance(workers, int) or hasattr(type(workers), "__index__"):
+            source = LocalWorkers(count(workers), start_method(start, mp_context), resources)
         else:
-            source = GivenWorkers(workers, resources)
+            source = GivenWorkers(given(workers), resources)
         self._inside = Inside(source, initializer, initargs, restart, results_bytes_max)
         self._options = TaskOptions()
         self._terms = self._inside.terms(self._options)
@@ -328,7 +318,7 @@ class Pool(_Submitter):
         worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
         ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
         """
-        return PoolView(self._inside, replace(self._options, **options))
+        return PoolView(self._inside, changed(self._options, options))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
@@ -382,27 +372,10 @@ class PoolView(_Submitter):
 
     def options(self, **options: Any) -> PoolView:
         """With these terms besides."""
-        return PoolView(self._inside, replace(self._options, **options))
+        return PoolView(self._inside, changed(self._options, options))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing: shut down the pool itself."""
-
-
-def _count(asked: int | None) -> int:
-    if asked is None:
-        return len(os.sched_getaffinity(0))
-    if isinstance(asked, bool) or asked < 1:
-        raise ValueError(f"max_workers must be greater than 0, not {asked!r}")
-    return asked
-
-
-def _start_method(start: str | None, mp_context: Any) -> str:
-    if start is None:
-        method = mp_context.get_start_method() if mp_context is not None else "fork"
-        return "fork" if method == "fork" else "spawn"
-    if start not in ("fork", "spawn"):
-        raise ValueError(f'start is "fork" or "spawn", not {start!r}')
-    return start
 
 
 _live: weakref.WeakSet[Inside] = weakref.WeakSet()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from miniray import _core
+from miniray import _check, _core
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,12 @@ class RestartPolicy:
     retry_calls: bool = False
 
     def __post_init__(self) -> None:
-        self._budget()  # what is wrong with it shows now
+        _check.integer("max_restarts", self.max_restarts, 0)
+        for name in ("window_s", "backoff_s", "backoff_max_s"):
+            _check.number(name, getattr(self, name), what="a number of seconds")
+        _check.boolean("other_nodes", self.other_nodes)
+        _check.boolean("retry_calls", self.retry_calls)
+        self._budget()  # what else is wrong with it shows now
 
     def _budget(self) -> _core._RestartBudget:
         return _core._RestartBudget((self.max_restarts, self.window_s, self.backoff_s, self.backoff_max_s))
@@ -55,7 +60,7 @@ class EventLog(_core.EventLog):
     """
 
     def __init__(self, events_max: int = _core.limits.events_max) -> None:
-        super().__init__(events_max)
+        super().__init__(_check.integer("events_max", events_max, 0))
 
     def add(self, kind: str, text: str = "", *, node: str = "", worker: str = "", **details: Any) -> None:
         """Note an event, now. The details are what a message may hold."""
@@ -67,7 +72,7 @@ class EventLog(_core.EventLog):
 
     def write_to(self, path: str | os.PathLike[str]) -> None:
         """Append the events so far, and those to come, to a file: one JSON object a line."""
-        self._write_to(os.fspath(path))
+        self._write_to(_check.path("path", path))
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events())

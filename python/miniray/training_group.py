@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-from miniray import _core
+from miniray import _check, _core
 from miniray.nccl import NCCLConfig
 from miniray.worker import RemoteWorker
 
@@ -42,13 +42,13 @@ class TrainingGroup(Sequence[RemoteWorker]):
 
     def scatter(self, messages: Iterable[Any]) -> None:
         """Send each rank its own message."""
-        self._core.scatter(list(messages), self._codec)
+        self._core.scatter(_check.listed("messages", messages, "a list with one for each rank"), self._codec)
 
     def gather(self, timeout: float | None = None) -> list[Any]:
         """The next message of each rank. After ``timeout`` seconds TimeoutError says which ranks sent nothing, and what
         each is doing; nothing is lost, and the group goes on.
         """
-        return self._core.gather(timeout)
+        return self._core.gather(_check.seconds("timeout", timeout))
 
     @overload
     def __getitem__(self, rank: int) -> RemoteWorker: ...

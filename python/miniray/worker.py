@@ -6,7 +6,8 @@ import atexit
 import sys
 import weakref
 
-from miniray import _core
+from miniray import _check, _core
+from miniray.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are slow to import
@@ -67,10 +68,14 @@ class Worker(_core.Worker):
         if work_fn is None:
             work_fn = _calls().serve_calls
         if not callable(work_fn):
-            raise TypeError(f"Worker takes a function that takes a handle, not {type(work_fn).__name__}")
+            raise TypeError(
+                f"Worker takes a function that takes a handle, not {type(work_fn).__name__}{_was_it_called(work_fn)}"
+            )
         if name is None:
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
-        options = (name, codec, shared_memory, spin_us, inbox_bytes_max)
+        _check.text("name", name, "a str, or None")
+        _check.boolean("shared_memory", shared_memory)
+        options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max)[1:])
         _stop_import()
         _show_output()
         if start == "fork":
@@ -193,9 +198,9 @@ class RemoteWorker(Worker):
         if restart is not None or on_restart is not None:
             _check_restart(restart, on_restart)
         _stop_import()
-        options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
+        options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
         name, sent = _reference(work_fn)
-        request = ([(host, port)], name, key or "", *options)
+        request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
@@ -226,9 +231,9 @@ def create_remote_workers(
     if restart is not None or on_restart is not None:
         _check_restart(restart, on_restart)
     _stop_import()
-    options = (connect_timeout_s, unreachable_s, dict(env or {}), codec, spin_us, inbox_bytes_max)
+    options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
     name, sent = _reference(work_fn)
-    wanted, what = [(host, port) for host, port in addresses], (name, key or "", *options)
+    wanted, what = _addresses(addresses), (name, _key(key), *options)
     made = [RemoteWorker._take_over(ready, sent) for ready in _core._connect(wanted, *what)]
     if restart is not None:
         for worker, address in zip(made, wanted, strict=True):
@@ -247,6 +252,47 @@ def _supervise(
         return RemoteWorker._take_over(_core._connect(*request)[0], sent)
 
     _supervised.supervise(worker, replace, restart, on_restart, node=request[0][0][0])
+
+
+def _was_it_called(work_fn: object) -> str:
+    return ": pass the function itself, without calling it" if isinstance(work_fn, int | float | list | dict) else ""
+
+
+def _channel_options(codec: Any, spin_us: Any, inbox_bytes_max: Any) -> tuple[str, int | None, int]:
+    _check.text("codec", codec, 'a str, "msgpack" or "json"')
+    spin_us = None if spin_us is None else _check.integer("spin_us", spin_us, 0, what="an int, or None")
+    return codec, spin_us, _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
+
+
+def _remote_options(connect_timeout_s: Any, unreachable_s: Any, env: Any, *options: Any) -> tuple[Any, ...]:
+    return (
+        _check.number("connect_timeout_s", connect_timeout_s, what="a number of seconds"),
+        _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
+        _check.environment("env", env),
+        *_channel_options(*options),
+    )
+
+
+def _address(host: Any, port: Any) -> tuple[str, int]:
+    _check.text("host", host, "a str, the name or the address of a machine")
+    name, colon, number = host.rpartition(":")
+    if colon and number.isdigit() and ":" not in name:
+        raise UsageError(f'host is the name of a machine, and the port is apart: "{name}", {number}, not "{host}"')
+    return host, _check.integer("port", port, 0, 65535)
+
+
+def _addresses(addresses: Any) -> list[tuple[str, int]]:
+    made = []
+    for address in _check.listed("addresses", addresses, 'a list of pairs, such as ("node1", 10000)'):
+        if not isinstance(address, tuple | list) or len(address) != 2:
+            raise TypeError(f'an address is a pair, such as ("node1", 10000), not {_check.shown(address)}')
+        made.append(_address(*address))
+    return made
+
+
+def _key(key: Any) -> str:
+    """ "" for none: the core looks for the user's."""
+    return "" if key is None else _check.text("key", key, "a str of 64 hexadecimal digits, or None")
 
 
 def _reference(work_fn: str | Callable[[_core.Handle], Any] | None) -> tuple[str, dict[str, Any] | None]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _core, _functions
+from miniray import _check, _core, _functions
 
 
 class WorkerServer(_core.WorkerServer):
@@ -33,14 +33,20 @@ class WorkerServer(_core.WorkerServer):
         *,
         key: str | None = None,
     ) -> None:
-        from miniray.worker import _show_output, _stop_import
+        from miniray.worker import _key, _show_output, _stop_import
 
         _stop_import()
         _show_output()
-        if num_workers is not None and num_workers < 1:
-            raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
+        _check.text("host", host, "a str, an address of this machine")
+        _check.integer("port", port, 0, 65535)
+        if num_workers is not None:
+            _check.integer("num_workers", num_workers, what="an int (None: as many as come)")
+            if num_workers < 1:
+                raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
-        super().__init__(host, port, work, num_workers or 0, key or "")
+        if work is not None and not callable(work):
+            raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work)}")
+        super().__init__(host, port, work, num_workers or 0, _key(key))
 
 
 def main() -> None:

@@ -1,0 +1,94 @@
+"""What a cluster is given: its nodes, and what is to start on them; each checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from miniray import _check
+from miniray.errors import UsageError
+from miniray.worker import Worker
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """A machine, and how many workers it gets.
+
+    ``host`` is what you would give ssh: a name, an alias of your ssh config, user@host. "localhost" needs no ssh.
+    ``base_port`` is where the node's server listens (0: any that is free). With ``gpus_per_worker=n``, worker i of the
+    node sees GPUs i*n to i*n+n-1 as its own, cuda:0 to cuda:n-1, and runs on the CPUs next to them; a share such as 0.5
+    puts two workers on each GPU; 0: each sees all. On a node without GPUs it changes nothing. ``python_bin`` is the
+    interpreter there; by default the same path as here, or else python3. ``env`` is added to the environment of the
+    server and its workers, ``workdir`` is where they run.
+    """
+
+    host: str
+    num_workers: int = 4
+    base_port: int = 10000
+    gpus_per_worker: float = 0
+    ssh_key: str | os.PathLike[str] | None = None
+    python_bin: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Of the types; the core checks the values when a cluster is made."""
+        _check.text("host", self.host, 'a str, such as "node1" or "user@10.0.0.2"')
+        for name in ("num_workers", "base_port"):
+            object.__setattr__(self, name, _check.integer(name, getattr(self, name)))
+        object.__setattr__(self, "gpus_per_worker", _check.number("gpus_per_worker", self.gpus_per_worker))
+        _check.path("ssh_key", self.ssh_key)
+        if self.python_bin is not None:
+            _check.text("python_bin", self.python_bin, "a str, the path of an interpreter, or None")
+        _check.environment("env", self.env)
+        _check.path("workdir", self.workdir)
+
+
+class Nodes(tuple[NodeConfig, ...]):
+    """The nodes of a cluster, which stay what they were when it was made."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise UsageError(FIXED)
+
+    append = extend = insert = remove = pop = clear = __setitem__ = __delitem__ = __iadd__ = _refuse
+
+
+FIXED = (
+    "the nodes of a cluster are chosen when it is made. Make another one: "
+    'Cluster(nodes=[*cluster.nodes, NodeConfig("node3")])'
+)
+
+
+def checked_nodes(nodes: Any) -> Nodes:
+    if isinstance(nodes, NodeConfig):
+        raise TypeError("nodes is a list: Cluster(nodes=[NodeConfig(...)])")
+    if isinstance(nodes, str):
+        raise TypeError(f'nodes is a list of NodeConfig objects: Cluster(nodes=[NodeConfig("{nodes}")])')
+    listed = _check.listed("nodes", nodes, "a list of NodeConfig objects")
+    for node in listed:
+        if not isinstance(node, NodeConfig):
+            cure = f'; write NodeConfig("{node}")' if isinstance(node, str) else ""
+            raise TypeError(f"nodes are NodeConfig objects, not {_check.shown(node)}{cure}")
+    return Nodes(listed)
+
+
+# Where workers go: num_workers, gpus_per_worker, gpus, pin_cpus, nodes, as Cluster.start takes them.
+Placing = tuple[int | None, float | None, list[int], bool, list[int | str]]
+
+
+def checked_placing(num_workers: Any, gpus_per_worker: Any, gpus: Any, pin_cpus: Any, nodes: Any) -> Placing:
+    if num_workers is not None:
+        num_workers = _check.integer("num_workers", num_workers, what="an int, or None")
+    if gpus_per_worker is not None:
+        gpus_per_worker = _check.number("gpus_per_worker", gpus_per_worker, what="a number, or None")
+    listed = _check.listed("gpus", gpus, "a list of GPUs by their numbers, such as range(4)")
+    numbers = [_check.integer("a GPU in gpus", gpu, 0) for gpu in listed]
+    chosen = _check.listed("nodes", nodes, 'a list of hosts or positions, such as ["node1"] or [0]')
+    return num_workers, gpus_per_worker, numbers, _check.boolean("pin_cpus", pin_cpus), chosen
+
+
+def check_worker(worker: Any) -> None:
+    if not isinstance(worker, Worker):
+        raise TypeError(f"a worker of this cluster is expected, not {_check.shown(worker)}")
