@@ -1,0 +1,114 @@
+"""Interrupting, restarting and killing a notebook's kernel: the session goes on, or nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import is_gone, until
+from kernels import Kernel
+
+DEFINITIONS = """
+import os, subprocess, time
+from miniray import *
+
+def square(n):
+    return n * n
+
+def sleep(*_):
+    subprocess.run(["sleep", "1000"])
+
+def processes(of=os.getpid()):
+    found = []
+    for task in os.listdir(f"/proc/{of}/task"):
+        for child in open(f"/proc/{of}/task/{task}/children").read().split():
+            found += [int(child), *processes(int(child))]
+    return found
+"""
+
+# A pool, workers and a cluster, all of them busy, and the processes of all.
+BUSY = """
+pool = Pool(2)
+futures = [pool.submit(sleep) for _ in range(2)]
+forked, spawned = Worker(sleep), Worker(sleep, start="spawn")
+cluster = Cluster([NodeConfig("localhost", 1, base_port=0)])
+cluster.start(sleep)
+expected = 5  # sleeps
+while sum(open(f"/proc/{pid}/comm").read() == "sleep\\n" for pid in processes()) < expected:
+    time.sleep(0.01)
+print(processes())
+"""
+
+
+def busy(kernel: Kernel) -> list[int]:
+    """Of the kernel's processes, all that the session started."""
+    found = [int(pid) for pid in kernel.run(DEFINITIONS + BUSY).stdout.strip("[]\n").split(",")]
+    assert len(found) > 10
+    return found
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    made = Kernel(tmp_path_factory.mktemp("kernel"))
+    made.run(DEFINITIONS)
+    yield made
+    made.close()
+
+
+def interrupted(kernel: Kernel, code: str) -> float:
+    """Interrupts a cell that waits; the seconds until it has ended."""
+    cell = kernel.begin(f"print('begun', flush=True)\n{code}")
+    kernel.show_until(cell, "begun")
+    time.sleep(0.2)  # it is to wait by now; if not, the interrupt finds it on its way there
+    begun = time.monotonic()
+    kernel.interrupt()
+    shown = kernel.show(cell)
+    assert shown.error == "KeyboardInterrupt", shown
+    return time.monotonic() - begun
+
+
+WAITS = [
+    "worker = Worker(sleep)\nworker.recv()",
+    "worker = Worker(sleep, start='spawn')\nworker.recv()",
+    "worker = Worker()\nworker.register(sleep)\nworker.call_remote('sleep')",
+    "cluster = Cluster([NodeConfig('localhost', 2, base_port=0)])\ncluster.start(sleep)\ncluster.gather()",
+    "pool.submit(sleep).result()",
+    "list(pool.map(sleep, range(100), chunksize=1))",
+    "list(pool.imap_unordered(sleep, range(100), chunksize=1))",
+    "list(pool.map(sleep, range(100), chunksize=1, progress=True))",
+]
+
+
+@pytest.mark.parametrize("code", WAITS)
+def test_an_interrupt_ends_the_cell_and_nothing_else(kernel: Kernel, code: str) -> None:
+    kernel.run("pool = Pool(2)")
+    interrupted(kernel, code)
+    assert kernel.run("print(Pool(1).submit(square, 3).result())").stdout == "9\n"
+    kernel.run("""
+for each in ("worker", "cluster", "pool"):
+    thing = globals().pop(each, None)
+    if isinstance(thing, Worker): thing.kill(); thing.close()
+    if isinstance(thing, Cluster): [each.kill() for each in thing.workers]; thing.stop()
+    if isinstance(thing, Pool): [os.kill(each.pid, 9) for each in thing.workers]; thing.shutdown(cancel_futures=True)
+""")
+
+
+@pytest.mark.parametrize("way", ["restart", "shut down", "kill"])
+def test_nothing_is_left_of_a_session(tmp_path: Path, way: str) -> None:
+    kernel = Kernel(tmp_path)
+    try:
+        started = busy(kernel)
+        if way == "restart":
+            kernel.restart()
+            assert kernel.run("print('pool' in globals())").stdout == "False\n"
+        elif way == "shut down":
+            kernel.close(now=False)
+        else:
+            os.kill(kernel.pid, signal.SIGKILL)
+        assert until(lambda: all(is_gone(pid) for pid in started))
+    finally:
+        kernel.close()
