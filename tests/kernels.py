@@ -32,15 +32,21 @@ class Shown:
         return self.stdout.splitlines()
 
 
+def environment_in(folder: Path) -> dict[str, str]:
+    """Whatever a kernel writes is in the folder."""
+    folders = {"IPYTHONDIR": str(folder), "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder)}
+    environment = {**os.environ, **folders}
+    environment.pop("PYTEST_CURRENT_TEST", None)  # else the kernel captures less than it does elsewhere
+    return environment
+
+
 class Kernel:
     def __init__(self, folder: Path) -> None:
         self._manager = KernelManager(transport="ipc", ip=str(folder / "kernel"))
         self._manager.connection_file = str(folder / "connection.json")
         assert self._manager.kernel_spec is not None
         self._manager.kernel_spec.argv[0] = sys.executable
-        folders = {"IPYTHONDIR": str(folder), "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder)}
-        self._environment = {**os.environ, **folders}
-        self._environment.pop("PYTEST_CURRENT_TEST", None)  # else the kernel captures less than it does elsewhere
+        self._environment = environment_in(folder)
         self._folder = folder
         self._manager.start_kernel(env=self._environment, cwd=str(folder))
         self._connect()

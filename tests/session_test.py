@@ -1,4 +1,4 @@
-"""Functions that are in no file: typed at a prompt, piped in, given with -c, or run with exec. All workers take them."""
+"""Functions that are in no file: typed, piped in, given with -c, or run with exec. Every kind of worker takes them."""
 
 from __future__ import annotations
 
