@@ -11,17 +11,19 @@
 
 namespace miniray::python {
 
-std::unique_ptr<EncodedObject> encode_parts(nb::list parts, std::size_t begin, std::size_t end, Message::Kind kind) {
+std::unique_ptr<EncodedObject> encode_parts(nb::list parts, std::size_t begin, std::size_t end, Message::Kind kind,
+                                            const Packer& pack, nb::object* needs) {
   std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(parts);
   if (!encoded) {
-    nb::object packed = attribute("miniray._calls", "pickled");
-    if (end == begin + 1) {
-      parts[begin] = packed(parts[begin]);
-      if (PyUnicode_CompareWithASCIIString(nb::object(parts[1]).ptr(), "value") == 0) parts[1] = nb::str("pickle");
-    } else {
-      parts[begin] = packed(nb::make_tuple(parts[begin], parts[begin + 1]));
+    const bool one = end == begin + 1;
+    const nb::object packed =
+        pack(one ? nb::object(parts[begin]) : nb::object(nb::make_tuple(parts[begin], parts[begin + 1])));
+    parts[begin] = packed[0];
+    if (needs != nullptr) *needs = packed[1];
+    if (!one)
       parts[begin + 1] = nb::dict();
-    }
+    else if (PyUnicode_CompareWithASCIIString(nb::object(parts[1]).ptr(), "value") == 0)
+      parts[1] = nb::str("pickle");
     encoded = std::make_unique<EncodedObject>(parts, Codec::msgpack);
   }
   encoded->set_kind(kind);
@@ -83,7 +85,8 @@ class CallServer {
   nb::object run(const nb::list& call) {
     const nb::object operation = call[1];
     const std::size_t size = nb::len(call);
-    const bool plain = PyUnicode_Check(operation.ptr()) && (size == 5 || (size == 7 && call[5].is_none())) &&
+    const bool plain = PyDict_Size(missing_.ptr()) == 0 && PyUnicode_Check(operation.ptr()) &&
+                       (size == 5 || (size == 7 && call[5].is_none())) &&
                        PyUnicode_CompareWithASCIIString(operation.ptr(), "call") == 0;
     if (plain) {
       const nb::object name = call[2], arguments = call[3], keywords = call[4];
@@ -94,11 +97,11 @@ class CallServer {
         PyObject* const named = PyDict_CheckExact(keywords.ptr()) ? keywords.ptr() : nullptr;
         nb::object result = nb::steal(PyObject_Call(function.ptr(), tuple.ptr(), named));
         if (!result.is_valid()) throw nb::python_error();
-        return result;
+        return PyCoro_CheckExact(result.ptr()) ? awaited_(result) : result;
       }
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
     }
-    return serve_(functions_, call);
+    return serve_(served_, call);
   }
 
   // "object.method", if there is such an object here and it has one; what else a name may mean, and errors, are rare.
@@ -126,24 +129,30 @@ class CallServer {
     }
   }
 
-  static void send(Handle& handle, nb::list reply, std::size_t begin, std::size_t end) {
-    const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(reply), begin, end, Message::Kind::reply);
+  void send(Handle& handle, nb::list reply, std::size_t begin, std::size_t end) {
+    const auto pack = [this](nb::handle value) { return pack_(value, served_); };
+    const std::unique_ptr<EncodedObject> encoded =
+        encode_parts(std::move(reply), begin, end, Message::Kind::reply, pack);
     const nb::gil_scoped_release released;
     handle.channel().send(encoded->message());
   }
 
   void send_error(Handle& handle, const nb::object& number, nb::python_error& raised, std::int64_t begun,
                   bool of_the_result = false) {
-    const nb::object described = describe_error_(raised.value(), of_the_result);
+    const nb::object described = describe_error_(served_, raised.value(), of_the_result);
     if (PyLong_AsLongLong(number.ptr()) == 0) return;
     const nb::object kind = described[0], what = described[1];
     send(handle, list_of(number, kind, nb::int_(now_ns() - begun), what), 3, 4);
   }
 
   static constexpr std::size_t method_names_max = 1000;
-  nb::dict functions_;
+  nb::object served_ = attribute("miniray._calls", "Served")();
+  nb::dict functions_ = nb::borrow<nb::dict>(served_.attr("functions"));
+  nb::dict missing_ = nb::borrow<nb::dict>(served_.attr("missing"));
   nb::dict method_names_;  // in their parts
   nb::object serve_ = attribute("miniray._calls", "serve");
+  nb::object awaited_ = attribute("miniray._calls", "awaited");
+  nb::object pack_ = attribute("miniray._calls", "pack_reply");
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };
 
@@ -166,13 +175,14 @@ CallTable& table_of(nb::handle worker) {
 
 enum class Patience : std::uint8_t { wait, none };
 
-// Without patience, what the kernel does not take at once goes out when somebody waits for a reply.
+// Without patience, what the kernel does not take at once goes out when somebody waits for a reply. A call that wants
+// no reply has the number 0.
 std::int64_t send_call(nb::handle self, nb::list parts, std::size_t begin, std::size_t end,
-                       Patience patience = Patience::wait) {
-  CallTable& table = table_of(self);
-  const std::int64_t number = ++table.last_number;
+                       Patience patience = Patience::wait, bool wants_reply = true) {
+  const std::int64_t number = wants_reply ? ++table_of(self).last_number : 0;
   parts[0] = nb::int_(number);
-  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), begin, end, Message::Kind::call);
+  const auto pack = [self](nb::handle value) { return attribute("miniray._calls", "pack_for")(self, value); };
+  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), begin, end, Message::Kind::call, pack);
   Worker& worker = nb::cast<Worker&>(self);
   const nb::gil_scoped_release released;
   if (patience == Patience::wait)
@@ -339,10 +349,12 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
       .def(
           "_send_call",
-          [](nb::handle self, nb::list parts, std::size_t begin, std::size_t end) {
-            return send_call(self, std::move(parts), begin, end);
+          [](nb::handle self, nb::list parts, std::size_t begin, std::size_t end, bool wants_reply) {
+            return send_call(self, std::move(parts), begin, end, Patience::wait, wants_reply);
           },
-          nb::sig("def _send_call(self, parts: list[typing.Any], begin: int, end: int) -> int"))
+          "parts"_a, "begin"_a, "end"_a, "wants_reply"_a = true,
+          nb::sig(
+              "def _send_call(self, parts: list[typing.Any], begin: int, end: int, wants_reply: bool = True) -> int"))
       .def("_next_reply", next_reply, "timeout"_a.none(),
            nb::sig("def _next_reply(self, timeout: float | None) -> list[typing.Any]"))
       .def("_wait_for_call", wait_for_call, "number"_a, "timeout"_a.none(),

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "object_builder.hpp"
 #include "pool_core.hpp"
 
 namespace miniray::python {
@@ -17,7 +18,13 @@ void bind_pool(nb::module_& module) {
   nb::class_<TaskHandle>(module, "_Task")
       .def_prop_ro("tries", [](const TaskHandle& self) { return self.task.tries; })
       .def_prop_ro("retries", [](const TaskHandle& self) { return self.task.terms->retries; })
-      .def("count_try", [](TaskHandle& self) { ++self.task.tries; });
+      .def("count_try", [](TaskHandle& self) { ++self.task.tries; })
+      .def_prop_ro("function_name",
+                   [](const TaskHandle& self) { return self.task.function ? self.task.function->name : std::string(); })
+      .def(
+          "call", [](const TaskHandle& self) { return decode_object(self.task.call); },
+          nb::sig("def call(self) -> list[typing.Any]"), "The parts of its call, as they were sent.");
+  nb::class_<NeedsHandle>(module, "_TaskNeeds");
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
       .def(
           "close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>())
@@ -31,18 +38,24 @@ void bind_pool(nb::module_& module) {
   nb::class_<PoolCore>(module, "_Pool")
       .def(nb::init<>())
       .def("add_node", &PoolCore::add_node, "name"_a, "cpus"_a, "gpus"_a, "gpu_names"_a, "custom"_a)
-      .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a)
+      .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a, "needs"_a.none(), "pack"_a)
       .def("add_worker", &PoolCore::add_worker, "node"_a, "worker"_a, "shares_clock"_a)
       .def("set_link", &PoolCore::set_link, "node"_a, "link"_a)
-      .def("define", &PoolCore::define, "definition"_a, "by_value"_a)
-      .def("redefine", &PoolCore::redefine, "function"_a, "definition"_a)
+      .def("new_function", &PoolCore::new_function)
+      .def("describe", &PoolCore::describe, "function"_a, "definition"_a, "by_value"_a, "slot"_a, "name"_a)
+      .def("redefine", &PoolCore::redefine, "function"_a, "definition"_a, "needs"_a,
+           nb::sig(
+               "def redefine(self, function: _TaskFunction, definition: object, needs: list[_TaskFunction]) -> None"))
+      .def_static("needs", &PoolCore::needs, "handles"_a,
+                  nb::sig("def needs(handles: list[_TaskFunction]) -> _TaskNeeds"))
       .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),
            "retries"_a)
       .def("submit", &PoolCore::submit, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),
-           "owner"_a)
+           "owner"_a, "needs"_a.none(), "pack"_a)
       .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a,
+           "needs"_a.none(), "pack"_a,
            nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
-                   "_TaskTerms, owner: object) -> int"))
+                   "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object) -> int"))
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)

@@ -37,6 +37,28 @@ Message encode_definition(std::int64_t number, nb::handle definition) {
   return std::move(encoded).detach();
 }
 
+TaskNeeds all_of(const nb::list& handles) {
+  TaskNeeds all;
+  for (const nb::handle handle : handles) all.push_back(nb::cast<FunctionHandle&>(handle).function);
+  return all;
+}
+
+std::shared_ptr<const TaskNeeds> needs_of(nb::handle handle) {
+  return handle.is_none() ? nullptr : nb::cast<NeedsHandle&>(handle).needs;
+}
+
+// What its arguments refer to is among the task's needs then.
+std::unique_ptr<EncodedObject> encode_for(Task& task, nb::list parts, std::size_t end, nb::handle pack) {
+  nb::object more;
+  std::unique_ptr<EncodedObject> encoded = encode_parts(
+      std::move(parts), 3, end, Message::Kind::call, [pack](nb::handle value) { return pack(value); }, &more);
+  if (!more.is_valid() || nb::len(more) == 0) return encoded;
+  TaskNeeds all = task.needs != nullptr ? *task.needs : TaskNeeds();
+  std::ranges::move(all_of(nb::borrow<nb::list>(more)), std::back_inserter(all));
+  task.needs = std::make_shared<const TaskNeeds>(std::move(all));
+  return encoded;
+}
+
 // (owner, kind, what, worker, bytes, task): what depends on the kind; the task is there if it may be tried again.
 nb::tuple object_of(TaskOutcome& outcome) {
   const nb::object owner = nb::steal(static_cast<PyObject*>(outcome.task.owner));
@@ -90,13 +112,14 @@ std::size_t PoolCore::add_node(const std::string& name, double cpus, std::size_t
   return nodes_.size() - 1;
 }
 
-void PoolCore::start(nb::handle initializer, nb::handle arguments) {
+void PoolCore::start(nb::handle initializer, nb::handle arguments, nb::handle needs, nb::handle pack) {
   TaskEngine::Options options;
   if (!initializer.is_none()) {
     Task task;
     task.function = nb::cast<FunctionHandle&>(initializer).function;
+    task.needs = needs_of(needs);
     task.number = initializer_number;
-    task.call = encode_call(initializer_number, task.function->number, arguments, nb::dict(), nb::none());
+    task.call = std::move(*encode_call(task, arguments, nb::dict(), nb::none(), pack)).detach();
     set_lease(task.call, 0);
     options.initializer = std::move(task);
   }
@@ -131,23 +154,34 @@ void PoolCore::set_link(std::size_t node, nb::handle link) {
   post([node, taken](TaskEngine& engine) { engine.set_link(node, std::move(*taken)); });
 }
 
-FunctionHandle PoolCore::define(nb::handle definition, bool by_value) {
+FunctionHandle PoolCore::new_function() {
   auto function = std::make_shared<TaskFunction>();
   function->number = ++last_function_;
-  function->definition = encode_definition(function->number, definition);
-  function->by_value = by_value;
   return {function};
 }
 
-void PoolCore::redefine(const FunctionHandle& handle, nb::handle definition) {
+void PoolCore::describe(const FunctionHandle& handle, nb::handle definition, bool by_value, std::string slot,
+                        std::string name) {
+  TaskFunction& function = *handle.function;
+  if (!function.name.empty()) return;  // workers have heard of it: redefine() tells them more
+  function.definition = encode_definition(function.number, definition);
+  function.by_value = by_value;
+  function.slot = std::move(slot);
+  function.name = std::move(name);
+}
+
+void PoolCore::redefine(const FunctionHandle& handle, nb::handle definition, nb::list needs) {
   Message encoded = encode_definition(handle.function->number, definition);
-  post([function = handle.function, encoded = std::move(encoded)](TaskEngine& engine) mutable {
+  post([function = handle.function, encoded = std::move(encoded), needs = all_of(needs)](TaskEngine& engine) mutable {
     function->definition = std::move(encoded);
     function->by_value = true;
+    function->needs = std::move(needs);
     ++function->revision;
     engine.defined(*function);
   });
 }
+
+NeedsHandle PoolCore::needs(nb::list handles) { return {std::make_shared<const TaskNeeds>(all_of(handles))}; }
 
 TermsHandle PoolCore::terms(double cpus, double gpus, const Amounts& custom, const std::string& node,
                             const std::string& strategy, std::optional<double> timeout_s, int retries) {
@@ -166,18 +200,17 @@ std::string PoolCore::obstacle_to(const Demand& demand) const {
   return probe.obstacle_to(demand);
 }
 
-Message PoolCore::encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
-                              nb::handle memory, Task* owner) {
+std::unique_ptr<EncodedObject> PoolCore::encode_call(Task& task, nb::handle arguments, nb::handle keywords,
+                                                     nb::handle memory, nb::handle pack) {
   nb::list parts;
-  parts.append(number);
+  parts.append(task.number);
   parts.append("call");
-  parts.append(function);
+  parts.append(task.function->number);
   parts.append(nb::steal(PySequence_List(arguments.ptr())));
   parts.append(keywords);
   parts.append(memory);
   parts.append(some_lease);
-  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), 3, 5, Message::Kind::call);
-  return owner == nullptr ? std::move(*encoded).detach() : detach(*encoded, *owner);
+  return encode_for(task, std::move(parts), 5, pack);
 }
 
 // Buffers that other tasks have too are theirs as well.
@@ -198,17 +231,23 @@ Message PoolCore::detach(EncodedObject& encoded, Task& owner) {
 }
 
 std::int64_t PoolCore::submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
-                              const TermsHandle& terms, nb::handle memory, nb::handle owner) {
+                              const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs,
+                              nb::handle pack) {
   Task task;
   task.number = ++last_task_;
-  task.call = encode_call(task.number, function.function->number, arguments, keywords, memory, &task);
-  return enqueue(std::move(task), function, terms, owner);
+  task.function = function.function;
+  task.needs = needs_of(needs);
+  const std::unique_ptr<EncodedObject> encoded = encode_call(task, arguments, keywords, memory, pack);
+  task.call = detach(*encoded, task);
+  return enqueue(std::move(task), terms, owner);
 }
 
 std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                                  nb::handle owner) {
+                                  nb::handle owner, nb::handle needs, nb::handle pack) {
   Task task;
   task.number = ++last_task_;
+  task.function = function.function;
+  task.needs = needs_of(needs);
   nb::list parts;
   parts.append(task.number);
   parts.append("map");
@@ -216,12 +255,12 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
   parts.append(items);
   parts.append(star);
   parts.append(some_lease);
-  task.call = detach(*encode_parts(std::move(parts), 3, 4, Message::Kind::call), task);
-  return enqueue(std::move(task), function, terms, owner);
+  const std::unique_ptr<EncodedObject> encoded = encode_for(task, std::move(parts), 4, pack);
+  task.call = detach(*encoded, task);
+  return enqueue(std::move(task), terms, owner);
 }
 
-std::int64_t PoolCore::enqueue(Task task, const FunctionHandle& function, const TermsHandle& terms, nb::handle owner) {
-  task.function = function.function;
+std::int64_t PoolCore::enqueue(Task task, const TermsHandle& terms, nb::handle owner) {
   task.terms = terms.terms;
   hold(owner);
   task.owner = owner.ptr();

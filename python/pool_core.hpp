@@ -21,6 +21,9 @@ namespace miniray::python {
 struct FunctionHandle {
   std::shared_ptr<TaskFunction> function;
 };
+struct NeedsHandle {
+  std::shared_ptr<const TaskNeeds> needs;
+};
 struct TermsHandle {
   std::shared_ptr<const TaskTerms> terms;
 };
@@ -42,22 +45,27 @@ class PoolCore {
   // Before start().
   std::size_t add_node(const std::string& name, double cpus, std::size_t gpus, std::vector<std::string> gpu_names,
                        const Amounts& custom);
-  void start(nb::handle initializer, nb::handle arguments);
+  void start(nb::handle initializer, nb::handle arguments, nb::handle needs, nb::handle pack);
 
   void add_worker(std::size_t node, nb::handle worker, bool shares_clock);
   void set_link(std::size_t node, nb::handle link);
 
   // Functions and terms.
-  FunctionHandle define(nb::handle definition, bool by_value);
-  void redefine(const FunctionHandle& handle, nb::handle definition);
+  FunctionHandle new_function();
+  /// Before the first task that refers to it.
+  void describe(const FunctionHandle& handle, nb::handle definition, bool by_value, std::string slot, std::string name);
+  /// A worker asked for its value. `needs` are handles of what a worker has to hear of first.
+  void redefine(const FunctionHandle& handle, nb::handle definition, nb::list needs);
+  static NeedsHandle needs(nb::list handles);
   TermsHandle terms(double cpus, double gpus, const Amounts& custom, const std::string& node,
                     const std::string& strategy, std::optional<double> timeout_s, int retries);
 
   // Tasks.
+  // `needs` is a handle, or None; `pack` makes pickles of what messages cannot say.
   std::int64_t submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
-                      const TermsHandle& terms, nb::handle memory, nb::handle owner);
+                      const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs, nb::handle pack);
   std::int64_t submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                          nb::handle owner);
+                          nb::handle owner, nb::handle needs, nb::handle pack);
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner);
   void cancel(std::int64_t number, bool even_if_it_runs);
@@ -101,10 +109,10 @@ class PoolCore {
   using Command = std::function<void(TaskEngine&)>;
 
   Message detach(EncodedObject& encoded, Task& owner);
-  Message encode_call(std::int64_t number, std::int64_t function, nb::handle arguments, nb::handle keywords,
-                      nb::handle memory, Task* owner = nullptr);
+  std::unique_ptr<EncodedObject> encode_call(Task& task, nb::handle arguments, nb::handle keywords, nb::handle memory,
+                                             nb::handle pack);
   [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
-  std::int64_t enqueue(Task task, const FunctionHandle& function, const TermsHandle& terms, nb::handle owner);
+  std::int64_t enqueue(Task task, const TermsHandle& terms, nb::handle owner);
   void ring();
   bool post(Command command);
   template <class Question>

@@ -36,5 +36,10 @@ def talker(request: pytest.FixtureRequest, server: Any) -> Iterator[Any]:
 
 def remote_text(error: BaseException) -> str:
     """The traceback that came along with what a call raised."""
-    assert error.__cause__ is not None
-    return str(error.__cause__)
+    import miniray
+
+    while not isinstance(error, miniray.RemoteTraceback):
+        follows = error.__cause__ or error.__context__
+        assert follows is not None
+        error = follows
+    return str(error)

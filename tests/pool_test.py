@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
@@ -348,3 +350,45 @@ def test_a_worker_that_takes_the_place_of_another_gets_what_waits_elsewhere(pool
         for future in futures:
             future.result(PATIENCE_S)
         pids = {int(worker[2]) for worker in pool.workers}
+
+
+def die_with(sample: dict[str, Any], *, seed: int = 0) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_says_what_was_running(pool: Any) -> None:
+    """And nothing of the calls by which the pool and its workers talk."""
+    calls = [
+        (lambda: pool.submit(die_with, {"id": 7}, seed=3).result(), "die_with(sample={'id': 7}, seed=3)"),
+        (lambda: pool.submit(die_with, {Path("x")}).result(), "die_with(sample={PosixPath('x')})"),
+        (lambda: list(pool.map(die_with, [{"id": n} for n in range(4)])), "die_with(sample={'id': 0})"),
+        (
+            lambda: pool.options(name="scoring").submit(die_with, {}).result(),
+            'die_with(sample={}) of the task "scoring"',
+        ),
+        (lambda: pool.submit(lambda x: die_with({}), "y" * 1000).result(), "<lambda>('yyyy"),
+    ]
+    for call, text in calls:
+        with pytest.raises(miniray.WorkerDied, match="SIGKILL") as caught:
+            call()
+        assert "It died while running " in str(caught.value)
+        assert text in str(caught.value)
+        assert '"call"' not in str(caught.value)
+        assert "Its last messages" not in str(caught.value)
+        assert len(str(caught.value)) < 1000
+
+
+class Result:
+    """Can be referred to weakly."""
+
+
+def test_results_that_were_handed_out_are_the_callers_alone(pool: Any) -> None:
+    for results in (
+        pool.map(lambda n: Result(), range(20), chunksize=5),
+        pool.imap_unordered(lambda n: Result(), range(20), chunksize=5),
+    ):
+        for result in results:
+            reference = weakref.ref(result)
+            del result
+            gc.collect()
+            assert reference() is None

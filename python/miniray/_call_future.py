@@ -133,7 +133,7 @@ class CallFuture(MiniRayFuture[T]):
             return
         try:
             if reply[1] in ("error", "unknown"):
-                self._exception = _calls.error_in(self._worker.name, reply)
+                self._exception = _calls.error_in(self._worker.name, reply, _calls.definitions_of(self._worker))
             else:
                 self._reply = [reply[0], "value", None, _calls.value_of(self._worker, reply)]
         except BaseException as unreadable:

@@ -5,26 +5,27 @@ The core has the common paths: a call of a known function with arguments that me
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
-import pickle
 import sys
 import traceback
 import types
-import zlib
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _functions, _spawned, _work
+from miniray import _coroutines, _definitions, _functions, _pickling, _script, _spawned, _work
 from miniray.errors import WorkerError
 
-Pickle = dict[str, Any]
 Functions = dict[Any, Any]
 
 
 class Unknown(Exception):
-    """A function that cannot be had here by its name."""
+    """Something that was described by its name, and is not here. ``numbers`` are what all callers wait for."""
+
+    def __init__(self, text: str, numbers: list[int] | None = None, error: BaseException | None = None) -> None:
+        super().__init__(text)
+        self.numbers = numbers or []
+        self.error = error  # if it was described by value, and could not be made
 
 
 class RemoteTraceback(Exception):
@@ -37,127 +38,61 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text.rstrip()}\n"""'
 
 
-# Objects that a message cannot say exactly.
-
-
-def pickled(thing: Any) -> Pickle:
-    """With large buffers beside the pickle, so that they are not copied into it."""
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        body = pickle.dumps(thing, 5, buffer_callback=buffers.append)
-    except Exception as error:
-        by_value = _cloudpickle()
-        if by_value is None:
-            raise
-        buffers.clear()
-        try:
-            body = by_value.dumps(thing, 5, buffer_callback=buffers.append)
-        except Exception:
-            raise error from None
-    return {"pickle": body, "buffers": [_as_array(buffer.raw()) for buffer in buffers]}
-
-
-def _as_array(memory: memoryview) -> Any:
-    """So that it arrives in memory that can be written to."""
-    numpy = sys.modules.get("numpy")
-    return numpy.frombuffer(memory, numpy.uint8) if numpy is not None else bytes(memory)
-
-
-def unpickled(packed: Pickle) -> Any:
-    return _Unpickler(io.BytesIO(packed["pickle"]), buffers=packed["buffers"]).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    """The coordinator's script may be imported here under another name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module not in ("__main__", _spawned.MAIN):
-            return super().find_class(module, name)
-        try:
-            return super().find_class("__main__", name)
-        except AttributeError:
-            found = _spawned._look_up(_functions._main(), name)
-            if found is None:
-                raise
-            return found
-
-
-def _cloudpickle() -> Any:
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return None
-
-
-# Functions and classes.
-
-
-def by_name(function: Any) -> dict[str, Any] | None:
-    """How another process imports it; None if it cannot."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None or "<" in qualname:
-        return None
-    if _spawned._look_up(sys.modules.get(module), qualname) is not function:
-        return None
-    is_main = module in ("__main__", _spawned.MAIN)
-    return {"name": f"{'__main__' if is_main else module}.{qualname}", "check": _check(function) if is_main else 0}
+# --- Functions and classes --------------------------------------------------------------------------------------------
 
 
 def by_value(function: Any) -> dict[str, Any]:
-    """For where it cannot be imported."""
-    try:
-        return {"pickle": _pickled_by_value(function)}
-    except Exception as error:
-        what = getattr(function, "__qualname__", repr(function))
-        raise TypeError(f"cannot send {what} to another process: {error}") from error
+    """A function with all that it needs of the script, in one piece, for a process that has been told of nothing yet.
+    What that process has of it, it uses."""
+    definitions = _definitions.Definitions([], False)
+    wanted = definitions.of_function(function)
+    while True:
+        parts = [*definitions.closure_of(wanted).definitions, *([] if wanted.in_script else [wanted])]
+        named = [one for one in parts if not one.by_value and "check" in one.described]
+        if not named:
+            return {"parts": [[one.number, one.described] for one in parts], "number": wanted.number}
+        for one in named:
+            definitions.to_value(one)
+            if "missing" in one.described:
+                raise TypeError(one.described["missing"])
 
 
-def _pickled_by_value(function: Any) -> Pickle:
-    cloudpickle = _cloudpickle()
-    if cloudpickle is None:
-        if by_name(function) is None and isinstance(function, types.FunctionType):
-            raise TypeError(
-                "it is no function at the top level of a module. Move it there, or install cloudpickle (pip install "
-                "cloudpickle), here and there, to send functions by value"
-            )
-        return pickled(function)
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    if module is None or module.__name__ in ("__main__", _spawned.MAIN) or by_name(function) is None:
-        return {"pickle": cloudpickle.dumps(function, 5), "buffers": []}
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return {"pickle": cloudpickle.dumps(function, 5), "buffers": []}
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-
-
-def _check(function: Any) -> int:
-    """Tells one version of a function from another: a script's functions may have been defined anew."""
-    code = getattr(function, "__code__", None)
-    return _code_check(code) if code is not None else 0
-
-
-def _code_check(code: types.CodeType) -> int:
-    check = zlib.crc32(code.co_code)
-    for constant in code.co_consts:
-        inner = _code_check(constant) if isinstance(constant, types.CodeType) else zlib.crc32(repr(constant).encode())
-        check = zlib.crc32(inner.to_bytes(4, "little"), check)
-    return zlib.crc32(repr((code.co_names, sys.version_info[:2])).encode(), check)
-
-
-def _find(function: dict[str, Any]) -> Any:
-    """What a caller described. Unknown if it was described by name, and is not here."""
+def _find(function: dict[str, Any], served: Served | None = None) -> Any:
+    """What a caller described. Unknown if it was described by name alone, and is not here."""
+    served = served if served is not None else Served()
+    if "parts" in function:
+        for number, described in function["parts"]:
+            _define(served, number, described)
+    if "number" in function:
+        return served.thing(function["number"])
     if "missing" in function:
         raise TypeError(function["missing"])
-    if function.get("pickle") is not None:
-        return unpickled(function["pickle"])
+    if "name" in function:
+        try:
+            return _by_name(served, function)
+        except Unknown:
+            if "pickle" not in function:
+                raise
+    return _pickling.unpickled(function["pickle"], served)
+
+
+def _by_name(served: Served, function: dict[str, Any]) -> Any:
     name: str = function["name"]
+    module, _, rest = name.partition(".")
+    if module != "__main__":
+        try:
+            return _import(name)
+        except Exception as error:
+            raise Unknown(_functions.explain(name, error)) from None
     try:
-        found = _import(name)
-    except Exception as error:
-        raise Unknown(_functions.explain(name, error)) from None
-    check = function.get("check", 0)
-    if check and isinstance(found, types.FunctionType) and _check(found) != check:
+        found = served.in_script(rest)
+    except AttributeError as error:
+        if "kind" in function:
+            raise TypeError(f"the global {rest} cannot be sent ({function['why']}), and is not here") from None
+        raise Unknown(str(error)) from None
+    if "kind" in function or any(_script.is_fork(pid) for pid in function["forks"]):
+        return found
+    if not _script.has_same(rest, found, function["check"]):
         raise Unknown(f"{name} is another one here than there")
     return found
 
@@ -176,24 +111,107 @@ def _import(name: str) -> Any:
     return found
 
 
-# The worker's side.
+# --- The worker's side ------------------------------------------------------------------------------------------------
 
 
-def serve(functions: Functions, call: list[Any]) -> Any:
+class Served:
+    """What a worker has for its callers: registered functions and objects by name, what it was told of the script by
+    number. A book and a shelf for pickles."""
+
+    def __init__(self) -> None:
+        self.functions: Functions = {}
+        self.missing: dict[int, Exception] = {}  # what it was told of, and does not have
+        self._numbers: dict[int, int] = {}  # of functions and classes, by their identity
+        self._namespaces: dict[int, dict[str, Any]] = {}
+        self._bound: dict[tuple[int, str], Any] = {}  # what the script's globals were before others took their place
+
+    def in_script(self, qualname: str) -> Any:
+        """As it was before it was told of another under that name."""
+        top, _, rest = qualname.partition(".")
+        script = _script.module()
+        found = self._bound[0, top] if (0, top) in self._bound else getattr(script, top, _NOTHING)
+        for part in rest.split(".") if rest else ():
+            found = getattr(found, part, _NOTHING)
+        if found is _NOTHING:
+            raise AttributeError(f"__main__.{qualname} is not there{_spawned.stopped_at()}")
+        return found
+
+    def put(self, number: int, thing: Any) -> None:
+        self.functions[number] = thing
+        if isinstance(thing, (type, types.FunctionType)):
+            self._numbers[id(thing)] = number
+
+    def bind(self, slot: list[Any], thing: Any) -> None:
+        """Make it the value of a global."""
+        key = (int(slot[0]), str(slot[1]))
+        names = self.namespace(key[0])
+        if key not in self._bound:
+            if names.get(key[1], _NOTHING) is thing:
+                return
+            if key[1] in names:
+                self._bound[key] = names[key[1]]
+        names[key[1]] = thing
+
+    def forget(self, name: Any) -> None:
+        thing = self.functions.pop(name, None)
+        if self._numbers.get(id(thing)) == name:
+            del self._numbers[id(thing)]
+        self.missing.pop(name, None)
+
+    # For pickles.
+
+    def number_of(self, thing: Any) -> int | None:
+        return self._numbers.get(id(thing))
+
+    def namespace_of(self, names: dict[str, Any]) -> int | None:
+        if names is _script.module().__dict__:
+            return 0
+        return next((number for number, known in self._namespaces.items() if known is names), None)
+
+    def use_globals(self, namespace: int, names: list[str]) -> None:
+        pass  # whoever gets the function has them
+
+    def owner_of(self, thing: Any) -> type | None:
+        return None
+
+    def is_there(self, thing: Any) -> bool:
+        return _script.is_of_script(thing)
+
+    def thing(self, number: int) -> Any:
+        if number not in self.functions:
+            raise LookupError(f"the worker was not told of thing {number} of the script")
+        found = self.functions[number]
+        if isinstance(found, _Missing):
+            raise found.error
+        return found
+
+    def namespace(self, number: int) -> dict[str, Any]:
+        if number == 0:
+            return _script.module().__dict__
+        return self._namespaces.setdefault(number, {"__name__": "__main__"})
+
+
+_NOTHING = object()
+
+
+def serve(served: Served, call: list[Any]) -> Any:
     """Whatever the core does not do itself."""
     _, operation, name, *rest = call
+    if operation in ("call", "map") and served.missing:
+        made = next((error for error in served.missing.values() if not isinstance(error, Unknown)), None)
+        raise Unknown("; ".join(map(str, served.missing.values())), list(served.missing), made)
     if operation == "call":
-        return _call(functions, name, *rest)
+        return _call(served, name, *rest)
     if operation == "map":
-        return _map(functions, name, *rest)
+        return _map(served, name, *rest)
     if operation == "define":
-        return _define(functions, name, rest[0])
+        return _define(served, name, rest[0])
     if operation == "create":
         function, arguments, keywords = rest
-        functions[name] = _with(arguments, keywords, _find(function))
+        served.functions[name] = _with(served, arguments, keywords, _find(function, served))
         return None
     if operation == "forget":
-        functions.pop(name, None)
+        served.forget(name)
         return None
     if operation == "environment":
         os.environ.update(name)
@@ -201,12 +219,21 @@ def serve(functions: Functions, call: list[Any]) -> Any:
     raise ValueError(f"there is no {operation!r} among the things that a worker can be asked")
 
 
-def _define(functions: Functions, name: Any, function: dict[str, Any]) -> None:
+def _define(served: Served, name: Any, function: dict[str, Any]) -> None:
+    served.missing.pop(name, None)
     try:
-        functions[name] = _find(function)
+        thing = _find(function, served)
     except Exception as error:
-        functions[name] = _Missing(error)
+        served.functions[name] = _Missing(error)
+        if isinstance(name, int):
+            served.missing[name] = error
         raise
+    if not isinstance(name, int):
+        served.functions[name] = thing
+        return
+    served.put(name, thing)
+    if "slot" in function:
+        served.bind(function["slot"], thing)
 
 
 class _Missing:
@@ -220,40 +247,45 @@ class _Missing:
 
 
 def _call(
-    functions: Functions,
+    served: Served,
     name: Any,
     arguments: Any,
     keywords: dict[str, Any] | None,
     memory_bytes: int | None = None,
     _lease: int = 0,
 ) -> Any:
-    function = _function(functions, name)
+    function = _function(served.functions, name)
     if memory_bytes is None:
-        return _with(arguments, keywords, function)
+        return _with(served, arguments, keywords, function)
     from miniray import _memory
 
     with _memory.at_most(memory_bytes):
-        return _with(arguments, keywords, function)
+        return _with(served, arguments, keywords, function)
 
 
-def _with(arguments: Any, keywords: dict[str, Any] | None, function: Callable[..., Any]) -> Any:
+def _with(served: Served, arguments: Any, keywords: dict[str, Any] | None, function: Callable[..., Any]) -> Any:
     if isinstance(arguments, dict):
-        arguments, keywords = unpickled(arguments)
-    return function(*arguments, **(keywords or {}))
+        arguments, keywords = _pickling.unpickled(arguments, served)
+    return awaited(function(*arguments, **(keywords or {})))
 
 
-def _map(functions: Functions, name: Any, items: Any, star: bool, _lease: int = 0) -> tuple[list[Any], list[Any]]:
+def awaited(result: Any) -> Any:
+    """What an ``async def`` function returns in the end."""
+    return _coroutines.run(result) if type(result) is types.CoroutineType else result
+
+
+def _map(served: Served, name: Any, items: Any, star: bool, _lease: int = 0) -> tuple[list[Any], list[Any]]:
     """The results, and for those that raised, their positions and what it was."""
-    function = _function(functions, name)
+    function = _function(served.functions, name)
     if isinstance(items, dict):
-        items = unpickled(items)
+        items = _pickling.unpickled(items, served)
     results: list[Any] = []
     errors: list[Any] = []
     for item in items:
         try:
-            results.append(function(*item) if star else function(item))
+            results.append(awaited(function(*item) if star else function(item)))
         except BaseException as error:
-            errors.append([len(results), describe_error(error)[1]])
+            errors.append([len(results), describe_error(served, error)[1]])
             results.append(None)
     return results, errors
 
@@ -292,26 +324,30 @@ def _method(thing: Any, name: str, method: str) -> Any:
     return found
 
 
-def describe_error(error: BaseException, of_the_result: bool = False) -> tuple[str, dict[str, Any]]:
+def describe_error(served: Served, error: BaseException, of_the_result: bool = False) -> tuple[str, dict[str, Any]]:
     """An exception, for the caller: as text, and as itself if it can be sent."""
     if isinstance(error, Unknown):
-        return "unknown", {"type": "LookupError", "message": str(error), "traceback": ""}
+        plain = {"type": "LookupError", "message": str(error), "traceback": ""}
+        cause = describe_error(served, error.error)[1] if error.error is not None else plain
+        return "unknown", {**cause, "missing": error.numbers}
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what filled the memory is in them, and telling takes some
     if of_the_result:
         error = TypeError(f"the result cannot be sent back: {error}").with_traceback(None)
     name, message, text = _work._raised(error)
     described: dict[str, Any] = {"type": name, "message": message, "traceback": text}
-    if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
+    if isinstance(error, (SystemExit, GeneratorExit)):  # here, they would end more than the call
         described["message"] = _leaving(error)
         return "error", described
     try:
-        body = pickle.dumps(error, 5)
-        pickle.loads(body)  # many exceptions can be packed, and not unpacked
-        described["pickle"] = body
+        described["pickle"] = _pickling.dumped_error(error, served)
     except BaseException:
         pass  # the text will have to do
     return "error", described
+
+
+def pack_reply(value: Any, served: Served) -> tuple[_pickling.Pickle, None]:
+    return _pickling.pickled(value, served), None
 
 
 def _leaving(error: BaseException) -> str:
@@ -320,7 +356,7 @@ def _leaving(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# The caller's side.
+# --- The caller's side ------------------------------------------------------------------------------------------------
 
 
 def value_of(worker: Any, reply: list[Any]) -> Any:
@@ -329,27 +365,27 @@ def value_of(worker: Any, reply: list[Any]) -> Any:
     if kind == "value":
         return reply[3]
     if kind == "pickle":
-        return unpickled(reply[3])
-    raise error_in(worker.name, reply)
+        return _pickling.unpickled(reply[3], definitions_of(worker))
+    raise error_in(worker.name, reply, definitions_of(worker))
 
 
-def error_in(worker: str, reply: list[Any]) -> BaseException:
+def error_in(worker: str, reply: list[Any], shelf: _pickling.Shelf) -> BaseException:
     kind, described = reply[1], reply[3] if len(reply) > 3 else {}
-    if kind == "unknown":
+    if kind == "unknown" and "pickle" not in described:
         return LookupError(f"{described['message']}\n(in {worker})")
-    if kind != "error":
+    if kind not in ("error", "unknown"):
         return WorkerError(f"{worker} answered a call with what cannot be read: {str(reply)[:200]}")
-    return error_of(worker, described)
+    return error_of(worker, described, shelf)
 
 
-def error_of(worker: str, described: dict[str, Any]) -> BaseException:
+def error_of(worker: str, described: dict[str, Any], shelf: _pickling.Shelf) -> BaseException:
     text = described.get("traceback") or f"{described['type']}: {described['message']}"
     where = f"(in {worker})\n{text}"
     if "pickle" in described:
         try:
-            error = _Unpickler(io.BytesIO(described["pickle"])).load()
+            error = _pickling.Unpickler(io.BytesIO(described["pickle"]), shelf).load()
             if isinstance(error, BaseException):
-                error.__cause__ = RemoteTraceback(where)
+                _last_cause(error).__cause__ = RemoteTraceback(where)
                 return error
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"
@@ -357,3 +393,67 @@ def error_of(worker: str, described: dict[str, Any]) -> BaseException:
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text
     return failed
+
+
+def _last_cause(error: BaseException) -> BaseException:
+    """Where the traceback from there is printed first, and what the exception follows is left as it was."""
+    seen = {id(error)}
+    while True:
+        follows = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if follows is None or id(follows) in seen:
+            return error
+        seen.add(id(follows))
+        error = follows
+
+
+# What one worker was told of the script. A pool's are in _pool_inside.
+
+
+def definitions_of(worker: Any) -> _definitions.Definitions:
+    found: _definitions.Definitions | None = worker.__dict__.get("_definitions")
+    if found is None:
+        snapshot = worker.__dict__.get("_snapshot")
+        found = worker._definitions = _definitions.Definitions([snapshot] if snapshot else [], snapshot is not None)
+        worker._told = {}
+    return found
+
+
+def start_anew(worker: Any) -> None:
+    """Another process has taken the worker's place, and knows nothing."""
+    worker.__dict__.pop("_definitions", None)
+
+
+def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
+    """A pickle for a worker, which is told first of what it needs to read it."""
+    packed, needs = definitions_of(worker).pack(thing)
+    for definition in needs:
+        tell(worker, definition)
+    return packed, []
+
+
+def tell(worker: Any, definition: _definitions.Definition) -> None:
+    """Once, or again if another has taken its place in the script there. Raises what keeps it from being there."""
+    definitions, told = definitions_of(worker), worker._told
+    key = definition.slot or definition.number
+    if told.get(key) == definition.number:
+        return
+    reply = _define_there(worker, definition)
+    if reply[1] == "unknown" and not definition.by_value:
+        definitions.to_value(definition)
+        for need in definitions.closure_of(definition).definitions:
+            tell(worker, need)
+        if told.get(key) == definition.number:
+            return  # it was among them, in its place
+        reply = _define_there(worker, definition)
+    if reply[1] in ("error", "unknown"):
+        worker._send_call(
+            [None, "forget", definition.number], 2, 3, False
+        )  # it answers no call while it misses something
+    value_of(worker, reply)
+    told[key] = definition.number
+
+
+def _define_there(worker: Any, definition: _definitions.Definition) -> list[Any]:
+    from miniray import calls
+
+    return calls._reply_to(worker, ["define", definition.number, definition.described], 4, 5)

@@ -100,6 +100,10 @@ def prepare_for_forks() -> None:
 def begin_work(environment: dict[str, str]) -> None:
     """In a worker, first: the server's signal handlers are not its own, and os.environ has what was asked for."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    from miniray import _script
+
+    if not _script.forked_as:
+        _script.main_is_foreign = True  # it is the server's
     if environment:
         os.environ.update(environment)
 

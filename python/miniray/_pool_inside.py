@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from typing import Any
 
-from miniray import _calls, _check, _core
+from miniray import _calls, _check, _core, _pickling
+from miniray._definitions import Definition, Definitions, describe_arguments
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
@@ -21,6 +22,7 @@ from miniray.supervision import EventLog, RestartPolicy
 _PAUSE_S = 0.5
 _PAUSE_MAX_S = 5.0
 _STILLBORN_MAX = 3
+_FUNCTION = type(lambda: None)
 
 
 class Inside:
@@ -37,8 +39,10 @@ class Inside:
         self.events = EventLog()
         self.condition = new_condition()
         self.core = _core._Pool()
-        self.functions: dict[Any, Any] = {}
-        self._by_name: dict[int, Any] = {}  # those that a worker may ask for by value
+        snapshots, all_forked = source.snapshots()
+        self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe)
+        self.functions: dict[Any, Definition] = {}
+        self._anonymous = 0  # of them
         self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
         self._outstanding = 0
@@ -53,7 +57,9 @@ class Inside:
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
-        self.core.start(first, initargs)
+        self.core.start(
+            first and first.handle, initargs, self.needs_of(first) if first is not None else None, self.pack
+        )
         for node_number, worker in source.first():
             self._join(node_number, worker)
             self.workers += 1
@@ -87,38 +93,50 @@ class Inside:
             options.retries,
         )
 
-    def function(self, fn: Any) -> Any:
+    def function(self, fn: Any) -> Definition:
         """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
-        if isinstance(fn, str):
-            return self._named(fn)
-        if not callable(fn):
-            raise TypeError(f"submit takes a function and its arguments, not {_check.shown(fn)}")
-        key = fn if type(fn).__hash__ is not None else id(fn)
+        key = fn if isinstance(fn, str) or type(fn).__hash__ is not None else id(fn)
         known = self.functions.get(key)
         if known is not None:
             return known
-        described = _calls.by_name(fn)
-        by_value = described is None
-        if described is None:
-            described = _calls.by_value(fn)
-        made = self.core.define(described, by_value)
+        if isinstance(fn, str):
+            made = self.definitions.of_name(fn)
+        elif callable(fn):
+            made = self.definitions.of_function(fn)
+        else:
+            raise TypeError(f"submit takes a function and its arguments, not {_check.shown(fn)}")
         hash_of: Any = type(fn).__hash__
-        if not by_value or hash_of is object.__hash__ or isinstance(fn, type(lambda: None)):
-            if len(self.functions) - len(self._by_name) >= 1024:  # of lambdas there is no end
-                kept = [(key, one) for key, one in list(self.functions.items()) if one.number in self._by_name]
-                self.functions = dict(kept)
-                self.means_ns.clear()
-            self.functions[key] = made
-        if not by_value:
-            self._by_name[made.number] = (made, fn)
+        if made.name is not None or isinstance(fn, _FUNCTION) or hash_of is object.__hash__:
+            self._keep(key, made)
         return made
 
-    def _named(self, name: str) -> Any:
-        """A function that the workers have; nobody can send its value."""
-        made = self.functions.get(name)
-        if made is None:
-            made = self.functions[name] = self.core.define({"name": name, "check": 0}, True)
-        return made
+    def _keep(self, key: Any, made: Definition) -> None:
+        if made.name is None:
+            self._anonymous += 1
+            if self._anonymous > 1024:  # of lambdas there is no end
+                self.functions = {key: one for key, one in list(self.functions.items()) if one.name is not None}
+                self._anonymous = 1
+                self.means_ns.clear()
+        self.functions[key] = made
+
+    def needs_of(self, definition: Definition) -> Any:
+        """What a worker has to be told of before it runs the function now, as the core knows it; None: nothing."""
+        if not definition.needs and not definition.globals:
+            return None
+        closure = self.definitions.closure_of(definition)
+        if closure.handle is None:
+            closure.handle = self.core.needs([one.handle for one in closure.definitions])
+        return closure.handle
+
+    def pack(self, thing: Any) -> tuple[Any, list[Any]]:
+        """Arguments, for any of the workers, and what they have to be told of first."""
+        packed, needs = self.definitions.pack(thing)
+        return packed, [one.handle for one in needs]
+
+    def _describe(self, definition: Definition) -> None:
+        slot = "" if definition.slot is None else "{}:{}".format(*definition.slot)
+        name = getattr(definition.thing, "__qualname__", None) or type(definition.thing).__qualname__
+        self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
     def begin(self, count: int = 1) -> None:
         with self.condition:
@@ -166,13 +184,7 @@ class Inside:
             if news is None:
                 break
             outcomes, events, vacancies, unknown = news
-            for outcome in outcomes:
-                self._settle(*outcome)
-            if outcomes:
-                self._stillborn = 0
-                self.ended(len(outcomes))
-            del outcomes, news  # futures are not kept alive while this waits
-            for kind, node, worker, text, task in events:
+            for kind, node, worker, text, task in events:  # first: who has a result may look for its history
                 self.events._add(kind, node, worker, text, {"task": task} if task else {})
                 if kind == "pool_broken":
                     self._broken = text
@@ -180,6 +192,13 @@ class Inside:
                     self._stillborn += 1
                     if self._stillborn > _STILLBORN_MAX:
                         self.core.break_down(f"workers die before they are ready: {text}")
+            for outcome in outcomes:
+                self._settle(*outcome)
+            if outcomes:
+                self._stillborn = 0
+                self.ended(len(outcomes))
+                del outcome
+            del outcomes, news  # futures are not kept alive while this waits
             for number in unknown:
                 self._send_by_value(number)
             for vacancy in vacancies:
@@ -214,9 +233,9 @@ class Inside:
         value, error = None, None
         try:
             if kind == "pickle":
-                value = _calls.unpickled(what[3])
+                value = _pickling.unpickled(what[3], self.definitions)
             else:
-                error = self.error_of(owner._options, kind, what, worker or "")
+                error = self.error_of(owner._options, kind, what, worker or "", extra)
         except BaseException as unreadable:
             error = unreadable
         if kind in ("error", "timeout") and error is not None and self.try_again(owner, owner._options, error, extra):
@@ -247,32 +266,45 @@ class Inside:
         self.core.resubmit(task, owner)
         return True
 
-    @staticmethod
-    def error_of(options: Any, kind: str, what: Any, worker: str) -> BaseException:
-        task = "the task" if options.name is None else f'the task "{options.name}"'
+    def error_of(self, options: Any, kind: str, what: Any, worker: str, task: Any) -> BaseException:
+        name = "the task" if options.name is None else f'the task "{options.name}"'
         if kind == "error":
-            return _calls.error_in(worker, what)
+            return _calls.error_in(worker, what, self.definitions)
         if kind == "died":
             error: BaseException = what
-            if options.name is not None:
-                error.args = (f"{error}\nIt had {task}.",)
-            if options.memory_bytes is not None:
-                error.args = (f"{error}\nIt had a task that could take {options.memory_bytes} bytes of memory.",)
+            of = "" if options.name is None else f" of {name}"
+            limit = "" if options.memory_bytes is None else f" (memory_bytes={options.memory_bytes})"
+            error.args = (f"{error}\nIt died while running {self._running(task)}{of}{limit}.",)
             return error
         if kind == "timeout":
             doing = f". It was doing this:\n{what}" if what else ""
-            return TaskTimeout(f"{task} ran for more than {options.timeout} s in {worker}, which was ended{doing}")
+            return TaskTimeout(f"{name} ran for more than {options.timeout} s in {worker}, which was ended{doing}")
         if kind == "broken":
             return PoolBroken(what)
         return CancelledError("the task was cancelled")
 
-    def _send_by_value(self, number: int) -> None:
-        function, fn = self._by_name[number]
+    def _running(self, task: Any) -> str:
+        """The call that a task is, for people: score(sample={'id': 3})."""
+        name = task.function_name
         try:
-            described = _calls.by_value(fn)
-        except TypeError as error:
-            described = {"missing": str(error)}  # whoever calls it there hears of it
-        self.core.redefine(function, described)
+            _, operation, number, arguments, *rest = task.call()
+            keywords = rest[0] if operation == "call" else None
+            if isinstance(arguments, dict):
+                unpacked = _pickling.unpickled(arguments, self.definitions)
+                arguments, keywords = unpacked if operation == "call" else (unpacked, None)
+            if operation == "map":
+                [item] = arguments
+                arguments = item if rest[0] else [item]
+            thing = self.definitions.thing_or_none(number)
+            return f"{name}({describe_arguments(thing, arguments, keywords or {})})"
+        except Exception:
+            return f"{name}(...)"
+
+    def _send_by_value(self, number: int) -> None:
+        definition = self.definitions.by_number(number)
+        self.definitions.to_value(definition)
+        needs = self.definitions.closure_of(definition).definitions
+        self.core.redefine(definition.handle, definition.described, [one.handle for one in needs])
 
     # The thread that replaces workers.
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from miniray import _calls, _core
+from miniray import _calls, _core, _pickling
 from miniray.errors import WorkerDied
 
 _CHUNK_NS = _core.limits.chunk_ms * 1_000_000
@@ -38,6 +38,7 @@ class Mapping:
         self._terms = submitter._terms
         self._fn = fn
         self._function = self._inside.function(fn)
+        self._needs = self._inside.needs_of(self._function)
         self._star = star
         self._ordered = ordered
         listed = isinstance(items, (list, tuple, range))
@@ -146,9 +147,14 @@ class Mapping:
         core: _core._Pool = self._inside.core
         memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
-            return core.submit_map(self._function, items, self._star, self._terms, chunk)
+            return core.submit_map(
+                self._function.handle, items, self._star, self._terms, chunk, self._needs, self._inside.pack
+            )
         [item] = items
-        return core.submit(self._function, item if self._star else [item], {}, self._terms, memory_bytes, chunk)
+        arguments = item if self._star else [item]
+        return core.submit(
+            self._function.handle, arguments, {}, self._terms, memory_bytes, chunk, self._needs, self._inside.pack
+        )
 
     # The delivering thread.
 
@@ -163,17 +169,18 @@ class Mapping:
         errors: dict[int, BaseException] = {}
         try:
             if kind == "values":
-                values = what[3] if isinstance(what[3], list) else _calls.unpickled(what[3])
-                errors = {index: _calls.error_of(worker or "", described) for index, described in what[4]}
+                shelf = self._inside.definitions
+                values = what[3] if isinstance(what[3], list) else _pickling.unpickled(what[3], shelf)
+                errors = {index: _calls.error_of(worker or "", described, shelf) for index, described in what[4]}
                 self._measure(extra / count)
                 if errors and self._retry(chunk, values, errors):
                     return
             elif kind == "value":
                 values = [what]
             elif kind == "pickle":
-                values = [_calls.unpickled(what[3])]
+                values = [_pickling.unpickled(what[3], self._inside.definitions)]
             else:
-                error = self._inside.error_of(self._options, kind, what, worker or "")
+                error = self._inside.error_of(self._options, kind, what, worker or "", extra)
                 if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:
                     return self._split(chunk)
                 errors = dict.fromkeys(range(count), error)
@@ -241,10 +248,14 @@ class Mapping:
         try:
             while (taken := self._take(deadline, timeout)) is not None:
                 chunk, values, errors = taken
+                del taken  # what was handed out is the caller's alone
                 failed = min(errors, default=len(values))
-                yield from values[:failed] if errors else values
+                del values[failed:]
+                values.reverse()
+                while values:
+                    yield values.pop()
                 if errors:
-                    raise errors[failed]
+                    raise _not_an_end(errors[failed])
                 self._took(chunk)
         finally:
             self._abandon()
@@ -288,6 +299,15 @@ class Mapping:
                 self._inside.core.cancel(number, False)
         with self._condition:
             self._condition.notify_all()
+
+
+def _not_an_end(error: BaseException) -> BaseException:
+    """StopIteration out of an iterator would say that there are no more results."""
+    if not isinstance(error, StopIteration):
+        return error
+    ended = RuntimeError("a call raised StopIteration, which would end the results here")
+    ended.__cause__ = error
+    return ended
 
 
 class _Chunk:

@@ -46,6 +46,8 @@ class LocalWorkers:
     """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
     coordinator, which has threads, would not be safe."""
 
+    _snapshot: Any = None
+
     def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
         self._count = count
         self._start = start
@@ -62,6 +64,7 @@ class LocalWorkers:
         if start == "fork":
             socket, key = self._socket, self._key
             server = Worker(lambda handle: _serve_forks(handle, socket, key), name="pool")
+            self._snapshot = server._snapshot
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
             server.send([self._socket, self._key])
@@ -95,6 +98,10 @@ class LocalWorkers:
             name="localhost",
         )
 
+    def snapshots(self) -> tuple[list[Any], bool]:
+        """Of the script, when workers were forked; and whether all were."""
+        return ([self._snapshot], True) if self._snapshot is not None else ([], False)
+
     def shares_clock(self, worker: Any) -> bool:
         """Whether it can be told, on this machine's clock, until when a task may begin."""
         return True
@@ -108,8 +115,9 @@ class LocalWorkers:
 
 
 def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
-    from miniray import _functions
+    from miniray import _functions, _script
 
+    _script.forked_as = os.getpid() if not _script.main_is_foreign else 0
     _functions.prepare_for_forks()
     server = _core.WorkerServer(socket, 0, serve_calls, 0, key)
     handle.send("listening")
@@ -170,6 +178,9 @@ class ClusterWorkers:
         [made] = self._cluster.connect_to_servers("miniray.serve_calls", num_workers=1, nodes=[node])
         return made
 
+    def snapshots(self) -> tuple[list[Any], bool]:
+        return [], False
+
     def shares_clock(self, worker: Any) -> bool:
         return False
 
@@ -213,6 +224,10 @@ class GivenWorkers:
         except (WorkerDied, EndOfStream, TimeoutError) as error:
             raise LookupError(str(error)) from None
         raise LookupError("it has not ended")
+
+    def snapshots(self) -> tuple[list[Any], bool]:
+        found = [worker.__dict__.get("_snapshot") for worker in self._workers]
+        return [snapshot for snapshot in found if snapshot is not None], None not in found
 
     def shares_clock(self, worker: Any) -> bool:
         return not isinstance(worker, RemoteWorker)

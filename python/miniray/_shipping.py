@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
-from miniray import _functions
+from miniray import _functions, _spawned
 
 _SUFFIXES = (".py", ".so")
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "dist-packages")
@@ -44,7 +44,7 @@ def collect(work_fn: str, ship_code: bool) -> tuple[list[tuple[str, str]], dict[
 def _main_specification(roots: list[str]) -> dict[str, Any] | None:
     """How the nodes import the script; its folder becomes the first root."""
     main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
+    path = _spawned.file_of(main)
     if path is None or _is_installed(os.path.abspath(path)):
         if any(entry in ("", os.getcwd()) for entry in sys.path):
             roots.append(os.getcwd())  # a session has no script; what it imports is beside the notebook

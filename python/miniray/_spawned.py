@@ -62,8 +62,14 @@ def script() -> dict[str, Any] | None:
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is not None:
         return {"main_module": main.__spec__.name, "main_path": None}  # type: ignore[union-attr]
-    path = getattr(main, "__file__", None)
+    path = file_of(main)
     return {"main_module": None, "main_path": os.path.abspath(path)} if path else None
+
+
+def file_of(main: Any) -> str | None:
+    """The script's file; None for what was typed, or came through a pipe."""
+    path = getattr(main, "__file__", None)
+    return path if path is not None and os.path.isfile(path) else None
 
 
 def _look_up(found: Any, qualname: str) -> Any:
@@ -73,6 +79,9 @@ def _look_up(found: Any, qualname: str) -> Any:
 
 
 def main() -> None:
+    from miniray import _script
+
+    _script.main_is_foreign = True
     sys.exit(_core._run_spawned(_work))
 
 
@@ -135,6 +144,9 @@ def import_main(specification: dict[str, Any]) -> types.ModuleType:
         raise
     finally:
         _importing_main = False
+    from miniray import _script
+
+    _script.note_import(main)
     return main
 
 

@@ -172,7 +172,8 @@ class Supervision:
         self.note(worker, "worker_restarted", self._budget.describe(), restarts=self.restarts, pid=worker.pid)
         self._restarting = True
         try:
-            if "_registered" in worker.__dict__:
+            worker.__dict__["_snapshot"] = fresh.__dict__.get("_snapshot")
+            if "_registered" in worker.__dict__ or "_definitions" in worker.__dict__:
                 from miniray import calls
 
                 calls.register_again(worker)

@@ -77,6 +77,7 @@ def register(worker: Any, name: Any, function: Any) -> None:
 
 def register_again(worker: Any) -> None:
     """In a process that has taken the place of another."""
+    _calls.start_anew(worker)
     for name, function in worker.__dict__.get("_registered", {}).items():
         _describe(worker, ["define", name], function, [])
 
@@ -98,19 +99,22 @@ def forget(worker: Any, name: str) -> None:
 
 def _describe(worker: Any, begin: list[Any], function: Any, rest: list[Any]) -> None:
     """By name if the function can be imported there, by value if not."""
-    described = _calls.by_name(function)
-    if described is not None:
+    definitions = _calls.definitions_of(worker)
+    definition = definitions.of_function(function)
+    while True:
+        for need in definitions.closure_of(definition).definitions:
+            _calls.tell(worker, need)
+        described = definition.described
+        if definition.in_script:
+            _calls.tell(worker, definition)
+            described = {"number": definition.number}
         reply = _reply_to(worker, [*begin, described, *rest], 4, 4 + len(rest))
-        if reply[1] != "unknown":
+        if reply[1] != "unknown" or definition.by_value:
             _calls.value_of(worker, reply)
             return
-        try:
-            value = _calls.by_value(function)
-        except TypeError:
-            raise _calls.error_in(worker.name, reply) from None
-    else:
-        value = _calls.by_value(function)
-    _ask(worker, [*begin, value, *rest], 4, 4 + len(rest))
+        definitions.to_value(definition)
+        if "missing" in definition.described:
+            raise _calls.error_in(worker.name, reply, definitions)
 
 
 def _ask(worker: Any, parts: list[Any], begin: int, end: int) -> Any:

@@ -25,7 +25,7 @@ from joblib._parallel_backends import (  # type: ignore[import-untyped]
 )
 from joblib.parallel import register_parallel_backend  # type: ignore[import-untyped]
 
-from miniray._calls import _as_array
+from miniray._pickling import as_array
 from miniray.pool import Pool
 
 try:
@@ -131,7 +131,7 @@ def _packed(batch: Any) -> tuple[bytes, list[Any]]:
     """A script's functions go by value, since it may have changed since the workers were started; arrays beside."""
     buffers: list[pickle.PickleBuffer] = []
     body = cloudpickle.dumps(batch, 5, buffer_callback=buffers.append)
-    return body, [_as_array(buffer.raw()) for buffer in buffers]
+    return body, [as_array(buffer.raw()) for buffer in buffers]
 
 
 def _run(body: bytes, buffers: list[Any]) -> Any:

@@ -84,9 +84,13 @@ class _Submitter(Executor):
         function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
         if function is None:
             function = inside.function(fn)
+        needs = inside.needs_of(function)
+        memory_bytes = self._options.memory_bytes
         inside.begin()
         try:
-            future._number = inside.core.submit(function, args, kwargs, self._terms, self._options.memory_bytes, future)
+            future._number = inside.core.submit(
+                function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
+            )
         except BaseException as error:
             inside.ended(1)
             if not isinstance(error, Exception):

@@ -80,9 +80,13 @@ class Worker(_core.Worker):
         _show_output()
         if start == "fork":
             import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
+            from miniray import _script
 
             _warn_of_threads()
+            snapshot = _script.Snapshot()
             super().__init__(work_fn, *options)
+            snapshot.pid = self.pid
+            self._snapshot = snapshot
         elif start == "spawn":
             from miniray import _spawned
 

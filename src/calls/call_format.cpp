@@ -50,6 +50,19 @@ CallFailure failure_of(const Value& value) {
   return failure;
 }
 
+// Not every worker says more than that something is missing.
+std::vector<std::int64_t> missing_in(const Value& value) {
+  std::vector<std::int64_t> numbers;
+  const Value* listed = value.find("missing");
+  if (listed == nullptr) return numbers;
+  require_reply(listed->kind() == Value::Kind::list);
+  for (const Value& number : listed->list()) {
+    require_reply(number.kind() == Value::Kind::integer);
+    numbers.push_back(number.integer());
+  }
+  return numbers;
+}
+
 // An initializer list would copy what is moved into it.
 template <class... Parts>
 Value body_of(Parts&&... parts) {
@@ -233,6 +246,7 @@ CallReply parse_reply(const Message& reply) {
     result.failure = failure_of(parts[3]);
   else
     result.value = std::move(parts[3]);
+  if (*kind == ReplyKind::unknown) result.missing = missing_in(parts[3]);
   if (*kind == ReplyKind::values) {
     require_reply(parts[4].kind() == Value::Kind::list);
     for (const Value& failed : parts[4].list()) {

@@ -41,6 +41,7 @@ struct ReplyHead {
 struct CallReply {
   ReplyHead head;
   CallFailure failure;                                        ///< of error and unknown
+  std::vector<std::int64_t> missing;                          ///< of unknown: numbers of what the worker does not have
   Value value;                                                ///< of value, values and pickle
   std::vector<std::pair<std::size_t, CallFailure>> failures;  ///< of values
 };

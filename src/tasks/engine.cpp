@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
@@ -18,6 +19,12 @@ DeathCertificate certificate_saying(const Worker& worker, std::string why) {
   DeathCertificate certificate;
   certificate.worker = worker.name();
   certificate.lost = std::move(why);
+  return certificate;
+}
+
+// Whoever asked for a task knows nothing of the calls by which it went.
+DeathCertificate without_messages(DeathCertificate certificate) {
+  certificate.last_messages.clear();
   return certificate;
 }
 
@@ -56,8 +63,9 @@ void TaskEngine::prepare(Member& member) {
     return;
   }
   member.preparing_call = options_.initializer->number;
+  member.preparing_since = static_cast<std::int64_t>(redefined_.size());
   try {
-    if (options_.initializer->function) (void)member.worker().send_some(options_.initializer->function->definition);
+    member.introduce(*options_.initializer);
     (void)member.worker().send_some(options_.initializer->call);
   } catch (const Error&) {  // its end will be heard of
     member.state = Member::State::ending;
@@ -67,6 +75,15 @@ void TaskEngine::prepare(Member& member) {
 void TaskEngine::prepared(Member& member, const Message& reply) {
   member.preparing_call = 0;
   const CallReply said = parse_reply(reply);
+  if (said.head.kind == ReplyKind::unknown) {
+    Task task = *options_.initializer;
+    task.definitions_given = member.preparing_since;
+    std::int64_t waits_for = 0;
+    if (ask_for_missing(member, task, reply, waits_for)) {
+      if (waits_for == 0) prepare(member);
+      return;  // else defined() does
+    }
+  }
   if (said.head.kind == ReplyKind::error || said.head.kind == ReplyKind::unknown) {
     const std::string what = said.failure.type + ": " + said.failure.message;
     event("initializer_failed", &member, what);
@@ -155,6 +172,9 @@ void TaskEngine::cancel_waiting() {
 }
 
 void TaskEngine::defined(const TaskFunction& function) {
+  redefined_.try_emplace(function.number, static_cast<std::int64_t>(redefined_.size()));
+  for (Member& member : members_)
+    if (member.state == Member::State::preparing && member.preparing_call == 0) prepare(member);
   const auto parked = parked_.find(function.number);
   if (parked == parked_.end()) return;
   for (Task& task : std::exchange(parked->second, {})) put_back(std::move(task));
@@ -208,14 +228,40 @@ void TaskEngine::heard(Member& member, Message reply) {
   if (member.task_count() == 0) release(member);
   if (!task || head.number == member.condemned) return;  // its outcome is known already
   if (head.kind == ReplyKind::dropped) return put_back(std::move(*task));
-  if (head.kind == ReplyKind::unknown && task->function && !task->function->by_value) {
-    TaskFunction& function = *task->function;
-    parked_[function.number].push_back(std::move(*task));
-    if (!std::exchange(function.asked_for, true)) options_.on_unknown(function);
+  if (std::int64_t waits_for = 0; head.kind == ReplyKind::unknown && ask_for_missing(member, *task, reply, waits_for)) {
+    if (waits_for == 0) return put_back(std::move(*task));
+    parked_[waits_for].push_back(std::move(*task));
     return;
   }
   queue_.line_of(task->terms->demand).measured(head.ns);
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
+}
+
+bool TaskEngine::ask_for_missing(Member& member, Task& task, const Message& reply, std::int64_t& waits_for) {
+  constexpr int tries_max = 1000;  // a worker that never has enough is lying
+  std::vector<std::int64_t> missing = parse_reply(reply).missing;
+  if (missing.empty() && task.function) missing.push_back(task.function->number);
+  for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
+  bool is_its_own = false, may_come = false;
+  std::set<std::int64_t> seen;
+  const auto look = [&](TaskFunction& definition, const auto& look_further) -> void {
+    if (!seen.insert(definition.number).second) return;
+    for (const std::shared_ptr<TaskFunction>& need : definition.needs) look_further(*need, look_further);
+    if (std::ranges::find(missing, definition.number) == missing.end()) return;
+    is_its_own = true;
+    if (definition.by_value) {  // by now; the worker may have been told before
+      const auto redefined = redefined_.find(definition.number);
+      may_come = may_come || (redefined != redefined_.end() && redefined->second >= task.definitions_given);
+      return;
+    }
+    may_come = true;
+    waits_for = definition.number;
+    if (!std::exchange(definition.asked_for, true)) options_.on_unknown(definition);
+  };
+  if (task.needs != nullptr)
+    for (const std::shared_ptr<TaskFunction>& need : *task.needs) look(*need, look);
+  if (task.function) look(*task.function, look);
+  return (may_come || !is_its_own) && ++task.times_missing < tries_max;
 }
 
 // All replies that it sent have been heard, so that only the first of its tasks may have begun; unless some were lost.
@@ -240,7 +286,7 @@ void TaskEngine::lose(Members::iterator member, const DeathCertificate& certific
 void TaskEngine::after_death(Task task, bool may_have_begun, const std::string& worker,
                              const DeathCertificate& certificate) {
   if (may_have_begun && ++task.tries > task.terms->retries)
-    return finish({TaskOutcome::Kind::died, std::move(task), {}, worker, {}, certificate});
+    return finish({TaskOutcome::Kind::died, std::move(task), {}, worker, {}, without_messages(certificate)});
   if (may_have_begun && options_.on_event)
     options_.on_event({"task_retried", {}, worker, certificate.cause(), task.number});
   put_back(std::move(task));

@@ -95,6 +95,9 @@ class TaskEngine {
   bool hear(Members::iterator member);
   void heard(Member& member, Message reply);
   void prepared(Member& member, const Message& reply);
+  /// The worker was told of definitions by their names, and does not have them. True if it can be tried again: at once,
+  /// or when their values are there.
+  bool ask_for_missing(Member& member, Task& task, const Message& reply, std::int64_t& waits_for);
   void release(Member& member);
   void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
@@ -123,6 +126,7 @@ class TaskEngine {
   Members members_;
   TaskQueue queue_;
   std::map<std::int64_t, std::vector<Task>> parked_;  // by the function that they wait for
+  std::map<std::int64_t, std::int64_t> redefined_;    // functions, and how many were before them
   std::vector<TaskOutcome> outcomes_;
   std::optional<std::string> broken_;
   bool watches_times_ = false;  // some task has a time-out

@@ -142,6 +142,7 @@ bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
       const Node& node = nodes_[member.node()];
       if (!member.keeps(large->number) && node.link && node.members > 1) supply(member.node(), *large);
     }
+    task.definitions_given = static_cast<std::int64_t>(redefined_.size());
     member.give(task, lease_ns);
     return true;
   } catch (const MessageTooLarge& error) {  // no worker could be sent it

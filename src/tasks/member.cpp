@@ -7,23 +7,42 @@
 
 namespace miniray {
 
-// Many short-lived functions pass through a pool; a worker lets go of those that it heard of first.
-void Member::introduce(const TaskFunction& function) {
-  const auto known = known_.find(function.number);
-  if (known != known_.end() && known->second == function.revision) return;
-  (void)worker_->send_some(function.definition);
-  if (known != known_.end()) {
-    known->second = function.revision;
-    return;
+// What a function needs may need it in turn: each is looked at once.
+void Member::introduce(const TaskFunction& function, std::set<std::int64_t>& seen) {
+  if (!function.needs.empty()) {
+    if (!seen.insert(function.number).second) return;
+    for (const std::shared_ptr<TaskFunction>& need : function.needs) introduce(*need, seen);
   }
+  const auto known = known_.find(function.number);
+  const bool has_slot = function.slot.empty() || slots_[function.slot] == function.number;
+  if (known != known_.end() && known->second == function.revision && has_slot) return;
+  (void)worker_->send_some(function.definition);
   known_[function.number] = function.revision;
-  known_order_.push_back(function.number);
+  if (has_slot) return;
+  const std::int64_t before = std::exchange(slots_[function.slot], function.number);
+  if (before != 0) drop(before);
+}
+
+// Many short-lived functions pass through a pool; a worker drops those that it heard of first.
+void Member::introduce(const Task& task) {
+  const bool is_new = task.function && !known_.contains(task.function->number);
+  std::set<std::int64_t> seen;
+  if (task.needs != nullptr)
+    for (const std::shared_ptr<TaskFunction>& need : *task.needs) introduce(*need, seen);
+  if (!task.function) return;
+  introduce(*task.function, seen);
+  if (!is_new) return;
+  known_order_.push_back(task.function->number);
   if (known_order_.size() <= functions_known_max) return;
-  Message forget = encode(Value::list({0, "forget", known_order_.front()}));
+  drop(known_order_.front());
+  known_order_.pop_front();
+}
+
+void Member::drop(std::int64_t function) {
+  known_.erase(function);
+  Message forget = encode(Value::list({0, "forget", function}));
   forget.kind = Message::Kind::call;
   (void)worker_->send_some(forget);
-  known_.erase(known_order_.front());
-  known_order_.pop_front();
 }
 
 // Those that it has had for longest go; never so many that a task's own would.
@@ -52,7 +71,7 @@ void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
 }
 
 void Member::give(Task& task, std::int64_t lease_ns) {
-  if (task.function) introduce(*task.function);
+  introduce(task);
   for (const std::shared_ptr<const LargeBuffer>& large : task.large)
     if (!keeps(large->number)) send_keep(*large, 0);
   const std::int64_t now = now_ns();

@@ -30,6 +30,10 @@ class Member {
   /// False on another machine: it cannot be told until when a call may begin.
   [[nodiscard]] bool shares_clock() const { return shares_clock_; }
 
+  /// Tells it of the task's function, and of what that needs, where it does not know them yet.
+  void introduce(const Task& task);
+  /// Has it forget a function. It hears of it again when a task needs it.
+  void drop(std::int64_t function);
   /// Sends it, with its function if that is new there, and takes it. Throws what Worker's calls throw, and then has
   /// not taken it.
   void give(Task& task, std::int64_t lease_ns);
@@ -62,12 +66,13 @@ class Member {
   std::vector<std::size_t> held_gpus;  ///< of the node
   std::string visible_gpus;            ///< that its process was told of, if any
   std::int64_t ending_since_ns = 0;
-  std::int64_t condemned = 0;  ///< a task for which it is being ended, and whose outcome is known
+  std::int64_t preparing_since = 0;  ///< how many functions had been redefined when it was told to prepare
+  std::int64_t condemned = 0;        ///< a task for which it is being ended, and whose outcome is known
 
  private:
   static constexpr std::size_t functions_known_max = 256;
   [[nodiscard]] bool is_overdue(std::int64_t now_ns) const;
-  void introduce(const TaskFunction& function);
+  void introduce(const TaskFunction& function, std::set<std::int64_t>& seen);
   void make_room(std::uint64_t bytes);
 
   std::size_t node_;
@@ -78,8 +83,9 @@ class Member {
   std::int64_t lease_end_ns_ = 0;  // of those that wait
   bool holds_up_ = false;
   std::multiset<std::int64_t> taken_back_;
-  std::map<std::int64_t, std::int64_t> known_;  // functions and their revisions
-  std::deque<std::int64_t> known_order_;
+  std::map<std::int64_t, std::int64_t> known_;   // functions and their revisions
+  std::deque<std::int64_t> known_order_;         // functions alone: what they need stays
+  std::map<std::string, std::int64_t> slots_;    // who has each
   std::map<std::uint64_t, std::uint64_t> kept_;  // large buffers, and their sizes
   std::deque<std::uint64_t> kept_order_;
   std::uint64_t kept_bytes_ = 0;

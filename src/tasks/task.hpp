@@ -14,14 +14,20 @@
 
 namespace miniray {
 
-/// A function that tasks call by its number. A worker hears of it before the first of them comes.
+/// A function that tasks call by its number, or something else that they refer to: a class, a global of the script. A
+/// worker hears of it before the first of them comes.
 struct TaskFunction {
   std::int64_t number = 0;
   Message definition;         ///< a call "define", without a reply
+  std::string name = {};      ///< for people
+  std::string slot = {};      ///< of a global: which. Of those with the same slot, a worker has one at a time
   std::int64_t revision = 0;  ///< a definition that replaces another has the next
   bool by_value = false;
   bool asked_for = false;  ///< a worker does not know it by name: its value is on the way
+  /// What a worker has to hear of first, since it was redefined by value. What tasks need besides is with them.
+  std::vector<std::shared_ptr<TaskFunction>> needs = {};
 };
+using TaskNeeds = std::vector<std::shared_ptr<TaskFunction>>;
 
 /// What several tasks may have in common.
 struct TaskTerms {
@@ -34,10 +40,13 @@ struct Task {
   std::int64_t number = 0;  ///< also that of its call; never 0
   Message call;             ///< its last 9 bytes are its lease, a MessagePack uint 64
   std::shared_ptr<TaskFunction> function;
+  std::shared_ptr<const TaskNeeds> needs = {};  ///< what a worker has to hear of first, in this order; null: nothing
   std::vector<std::shared_ptr<const LargeBuffer>> large = {};  ///< those of its buffers that have a place, in order
   std::shared_ptr<const TaskTerms> terms;
-  void* owner = nullptr;  ///< comes back with the outcome
-  int tries = 0;          ///< that have begun, as far as is known
+  void* owner = nullptr;               ///< comes back with the outcome
+  int tries = 0;                       ///< that have begun, as far as is known
+  int times_missing = 0;               ///< that a worker lacked something
+  std::int64_t definitions_given = 0;  ///< how many had been redefined when it was given to its worker
 };
 
 /// What became of a task. Each that was submitted has one.

@@ -1,0 +1,298 @@
+"""Pickles of calls, results and errors: the script's functions and classes as numbers, exceptions whole.
+
+A *book* tells the pickler which things have a number, and which globals belong to the script. A *shelf* gives them to
+the unpickler on the other side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+from miniray import _script, _spawned
+
+Pickle = dict[str, Any]
+
+
+class Book(Protocol):
+    """What a pickler asks of the process that it is in."""
+
+    def number_of(self, thing: Any) -> int | None:
+        """How the other process knows a function or a class; None if it goes in another way."""
+
+    def namespace_of(self, names: dict[str, Any]) -> int | None:
+        """The number of the globals of a function that goes by value; None if it takes copies of them along."""
+
+    def use_globals(self, namespace: int, names: list[str]) -> None:
+        """A function that goes by value refers to these."""
+
+    def owner_of(self, thing: Any) -> type | None:
+        """The class of the script that a function is a method of."""
+
+    def is_there(self, thing: Any) -> bool:
+        """Whether the other process finds it in its script under its name."""
+
+
+class Shelf(Protocol):
+    """What an unpickler asks of the process that it is in."""
+
+    def thing(self, number: int) -> Any: ...
+    def namespace(self, number: int) -> dict[str, Any]: ...
+
+
+# Stand in a pickle for what the unpickler has under a number.
+
+
+def defined(number: int) -> Any:
+    raise pickle.UnpicklingError(f"thing {number} of a script, outside of a call")
+
+
+def make_function(code: types.CodeType, namespace: int, closure: Any) -> Any:
+    raise pickle.UnpicklingError("a function of a script, outside of a call")
+
+
+# --- Pickling ---------------------------------------------------------------------------------------------------------
+
+
+def pickled(thing: Any, book: Book) -> Pickle:
+    """With large buffers beside the pickle, so that they are not copied into it."""
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        body = pickle.dumps(thing, 5, buffer_callback=buffers.append)
+        by_the_book = b"__main__" in body or _MAIN in body
+    except Exception:
+        by_the_book = True
+    if by_the_book:
+        buffers.clear()
+        body = dumped(thing, book, buffers)
+    return {"pickle": body, "buffers": [as_array(buffer.raw()) for buffer in buffers]}
+
+
+_MAIN = _spawned.MAIN.encode()
+
+
+def dumped(thing: Any, book: Book, buffers: list[pickle.PickleBuffer] | None = None, root: Any = None) -> bytes:
+    """``root`` is a function or class that goes by value, though it has a number."""
+    file = io.BytesIO()
+    _pickler()(file, book, root, buffers.append if buffers is not None else None).dump(thing)
+    return file.getvalue()
+
+
+def as_array(memory: memoryview) -> Any:
+    """So that it arrives in memory that can be written to."""
+    numpy = sys.modules.get("numpy")
+    return numpy.frombuffer(memory, numpy.uint8) if numpy is not None else bytes(memory)
+
+
+def cloudpickle() -> Any:
+    """What sends functions and classes by value; None if it is not installed."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return None
+
+
+class _Reducer:
+    """Mixed into a pickler. Asked about everything but plain builtins."""
+
+    _book: Book
+    _root: Any
+
+    def _begin(self, book: Book, root: Any) -> None:
+        self._book, self._root = book, root
+        self._inlined: set[int] = set()  # classes that go by value in this pickle, with their methods
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, type) or type(thing) is types.FunctionType:
+            owner = self._book.owner_of(thing)
+            if owner is not None and id(owner) not in self._inlined:
+                return getattr, (owner, thing.__name__)
+            if thing is not self._root and owner is None:
+                number = self._book.number_of(thing)
+                if number is not None:
+                    return defined, (number,)
+                if self._book.is_there(thing):
+                    return NotImplemented
+            self._inlined.add(id(thing))
+            return self._by_value(thing)
+        if isinstance(thing, BaseException):
+            return reduce_exception(thing)
+        return self._other(thing)
+
+    def _by_value(self, thing: Any) -> Any:
+        return NotImplemented
+
+    def _other(self, thing: Any) -> Any:
+        return NotImplemented
+
+
+class _PlainPickler(_Reducer, pickle.Pickler):
+    """Where cloudpickle is not installed: nothing goes by value."""
+
+    def __init__(self, file: Any, book: Book, root: Any, buffer_callback: Any) -> None:
+        pickle.Pickler.__init__(self, file, 5, buffer_callback=buffer_callback)
+        self._begin(book, root)
+
+
+@cache
+def _pickler() -> Any:
+    library = cloudpickle()
+    if library is None:
+        return _PlainPickler
+
+    class ValuePickler(_Reducer, library.Pickler):  # type: ignore[misc, name-defined]
+        def __init__(self, file: Any, book: Book, root: Any, buffer_callback: Any) -> None:
+            library.Pickler.__init__(self, file, 5, buffer_callback=buffer_callback)
+            self._begin(book, root)
+
+        def _by_value(self, thing: Any) -> Any:
+            reduced = library.Pickler.reducer_override(self, thing)
+            if reduced is NotImplemented or type(thing) is not types.FunctionType:
+                return reduced
+            namespace = self._book.namespace_of(thing.__globals__)
+            if namespace is None:
+                return reduced
+            # It looks its globals up when it runs, in what the script is there, as it would here.
+            _, (code, *_, closure), (state, slots), *rest = reduced
+            self._book.use_globals(namespace, list(library.cloudpickle._extract_code_globals(code)))
+            return make_function, (code, namespace, closure), (state, {**slots, "__globals__": {}}), *rest
+
+        def _other(self, thing: Any) -> Any:
+            return library.Pickler.reducer_override(self, thing)
+
+    return ValuePickler
+
+
+# --- Unpickling -------------------------------------------------------------------------------------------------------
+
+
+def unpickled(packed: Pickle, shelf: Shelf) -> Any:
+    return Unpickler(io.BytesIO(packed["pickle"]), shelf, packed["buffers"]).load()
+
+
+class Unpickler(pickle.Unpickler):
+    """The coordinator's script may be imported here under another name."""
+
+    def __init__(self, file: Any, shelf: Shelf, buffers: Any = ()) -> None:
+        super().__init__(file, buffers=buffers)
+        self._shelf = shelf
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == __name__:
+            if name == "defined":
+                return self._shelf.thing
+            if name == "make_function":
+                return self._make_function
+        if module not in _script.MAIN_NAMES:
+            return super().find_class(module, name)
+        script = _script.module()
+        found = _spawned._look_up(script, name)
+        if found is None:
+            found = _spawned._look_up(sys.modules["__main__"], name)
+        if found is None:
+            raise AttributeError(f"the script has no {name!r} here{_spawned.stopped_at()}")
+        return found
+
+    def _make_function(self, code: types.CodeType, namespace: int, closure: Any) -> types.FunctionType:
+        return types.FunctionType(code, self._shelf.namespace(namespace), None, None, closure)
+
+
+# --- Exceptions -------------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+
+
+def reduce_exception(error: BaseException) -> Any:
+    """Its constructor may take anything, so it is made again without it, from its class, arguments and attributes."""
+    if any(name in vars(kind) for kind in type(error).__mro__ if kind.__module__ != "builtins" for name in _REDUCTIONS):
+        return NotImplemented  # its class says how
+    return _parts(error.args, _attributes(error), error, lambda link: link)
+
+
+def _parts(arguments: Any, attributes: Any, error: BaseException, follow: Callable[[Any], Any]) -> tuple[Any, ...]:
+    links = {
+        "__cause__": follow(error.__cause__),
+        "__context__": follow(error.__context__),
+        "__suppress_context__": error.__suppress_context__,
+    }
+    return make_exception, (type(error), arguments), (attributes, links), None, None, fill_exception
+
+
+def _attributes(error: BaseException) -> dict[str, Any]:
+    found = dict(vars(error))
+    for kind in type(error).__mro__:
+        for name, member in vars(kind).items():
+            if not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+                continue
+            if name.startswith("__") or name in (
+                "args",
+                "obj",
+                "exceptions",
+            ):  # obj of AttributeError is anything at all
+                continue
+            try:
+                found[name] = getattr(error, name)
+            except AttributeError:
+                pass  # a slot that was never set
+    return found
+
+
+_HEAP_TYPE = 1 << 9
+_NOTHING = object()
+
+
+def make_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    base: Any = kind
+    while base.__flags__ & _HEAP_TYPE:  # what is written in Python may want what its constructor wants
+        base = base.__base__
+    error: BaseException = base.__new__(kind, *arguments)
+    error.args = arguments
+    return error
+
+
+def fill_exception(error: BaseException, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    attributes, links = state
+    for name, value in [*attributes.items(), *links.items()]:
+        try:
+            if getattr(error, name, _NOTHING) is not value:  # an OSError without a file is not one with the file None
+                setattr(error, name, value)
+        except (AttributeError, TypeError):
+            pass  # one that can be read and not written
+
+
+def dumped_error(error: BaseException, book: Any) -> bytes:
+    """As much of it as can be sent: attributes that cannot are left out, arguments that cannot become their text.
+    ``book`` is a shelf too, for trying it out."""
+    try:
+        body = dumped(error, book)
+        if reduce_exception(error) is NotImplemented:
+            Unpickler(io.BytesIO(body), book).load()  # many exceptions can be packed, and not unpacked
+        return body
+    except Exception:
+        return dumped(_Remains(error, book), book)
+
+
+class _Remains:
+    """Of an exception that cannot be sent as it is."""
+
+    def __init__(self, error: BaseException, book: Book) -> None:
+        arguments = tuple(one if _can_be_sent(one, book) else repr(one) for one in error.args)
+        attributes = {name: value for name, value in _attributes(error).items() if _can_be_sent(value, book)}
+        self._reduced = _parts(arguments, attributes, error, lambda link: link if _can_be_sent(link, book) else None)
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+def _can_be_sent(value: Any, book: Book) -> bool:
+    try:
+        dumped(value, book)
+        return True
+    except Exception:
+        return False

@@ -1,0 +1,171 @@
+"""The script's namespace: what a process has of it, and how two processes find out that they have the same.
+
+The script is ``__main__`` of the coordinator. A forked worker has it as it was at the fork. Spawned workers and workers
+on other nodes have what an import of the file gives, under another name; where there is no file, an empty module.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import types
+import weakref
+import zlib
+from typing import Any
+
+from miniray import _functions, _spawned
+
+MAIN_NAMES = ("__main__", _spawned.MAIN)
+
+# The process that was forked from the coordinator, if this one was forked from that. (A worker is that process itself.)
+forked_as = 0
+# Whether __main__ here is not the coordinator's: a server's own, or an interpreter's that was started for a worker.
+main_is_foreign = False
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
+_KEPT = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_DEPTH_MAX = 8
+
+
+class Snapshot:
+    """What the script had when a worker was forked. Two processes of one fork have the same under the same name."""
+
+    def __init__(self) -> None:
+        self.pid = 0  # of the process that was forked then
+        self._things: dict[str, Any] = {}
+        script = sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
+        for name, thing in list(script.__dict__.items()):
+            self._things[name] = thing if isinstance(thing, (*_KEPT, type)) else _weak(thing)
+
+    def has(self, qualname: str, thing: Any) -> bool:
+        top, _, rest = qualname.partition(".")
+        found = self._things.get(top, _NOTHING)
+        if isinstance(found, weakref.ref):
+            found = found()
+            if found is None:
+                return False
+        return (look_up(found, rest) if rest else found) is thing
+
+
+_NOTHING = object()
+
+
+def _weak(thing: Any) -> Any:
+    """An object of a class may own a GPU's memory or a pool: a note of it must not keep it."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _NOTHING
+
+
+def is_fork(pid: int) -> bool:
+    """Whether this process has the script as it was when the coordinator forked that process."""
+    return pid != 0 and pid in (os.getpid(), forked_as)
+
+
+def look_up(found: Any, qualname: str) -> Any:
+    return _spawned._look_up(found, qualname)
+
+
+def module() -> types.ModuleType:
+    """The script, as this process has it."""
+    if not main_is_foreign or _functions._main_specification is not None:
+        return _functions._main()  # type: ignore[no-any-return]
+    if _spawned.MAIN not in sys.modules:
+        empty = types.ModuleType(_spawned.MAIN)
+        sys.modules[_spawned.MAIN] = empty
+    return sys.modules[_spawned.MAIN]
+
+
+def is_of_script(thing: Any) -> bool:
+    """Whether a function or a class is found in the script under its own name."""
+    if getattr(thing, "__module__", None) not in MAIN_NAMES:
+        return False
+    qualname = getattr(thing, "__qualname__", "<>")
+    return "<" not in qualname and look_up(module(), qualname) is thing
+
+
+# --- Whether two processes have the same ------------------------------------------------------------------------------
+
+
+def check(thing: Any, depth: int = 0) -> int:
+    """A number that two processes compute alike from the same source; 0 for what cannot be compared."""
+    if depth > _DEPTH_MAX:
+        return 1
+    if isinstance(thing, types.FunctionType):
+        return _check_function(thing, depth)
+    if isinstance(thing, type):
+        return _check_class(thing, depth)
+    if isinstance(thing, types.ModuleType):
+        return _crc("module", thing.__name__)
+    if isinstance(thing, (staticmethod, classmethod)):
+        return check(thing.__func__, depth + 1)
+    if isinstance(thing, property):
+        return _crc(*(check(part, depth + 1) for part in (thing.fget, thing.fset, thing.fdel)))
+    if type(thing) in _PLAIN:
+        try:
+            return zlib.crc32(pickle.dumps(thing, 5)) | 1
+        except Exception:
+            return 0
+    return 0
+
+
+def _crc(*parts: Any) -> int:
+    return zlib.crc32(repr(parts).encode()) | 1
+
+
+def _check_function(function: types.FunctionType, depth: int) -> int:
+    cells = [check(_contents(cell), depth + 1) for cell in function.__closure__ or ()]
+    defaults = [check(default, depth + 1) for default in function.__defaults__ or ()]
+    named = [(name, check(default, depth + 1)) for name, default in (function.__kwdefaults__ or {}).items()]
+    return _crc(_check_code(function.__code__), cells, defaults, named)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _check_code(code: types.CodeType) -> int:
+    constants = [
+        _check_code(one)
+        if isinstance(one, types.CodeType)
+        else repr(sorted(map(repr, one)))
+        if isinstance(one, frozenset)
+        else repr(one)
+        for one in code.co_consts
+    ]
+    return _crc(code.co_code, constants, code.co_names, code.co_varnames, sys.version_info[:2])
+
+
+def _check_class(kind: type, depth: int) -> int:
+    bases = [base.__qualname__ for base in kind.__bases__]
+    members = [
+        (name, check(member, depth + 1))
+        for name, member in vars(kind).items()
+        if not (name.startswith("__") and name.endswith("__")) or callable(member) or name == "__slots__"
+    ]
+    return _crc(kind.__qualname__, bases, sorted(members))
+
+
+# What an imported script began with; what it has now may have been changed by what ran here.
+_first_checks: dict[str, int] = {}
+
+
+def note_import(script: types.ModuleType) -> None:
+    """After the script was imported here, and before anything of it runs."""
+    for name, thing in list(script.__dict__.items()):
+        if type(thing) in _PLAIN and not name.startswith("__"):
+            _first_checks[name] = check(thing)
+
+
+def has_same(qualname: str, found: Any, wanted: int) -> bool:
+    """Whether what was found here is what another process has, by its check."""
+    if not wanted:
+        return False
+    if qualname in _first_checks:
+        return _first_checks[qualname] == wanted
+    return check(found) == wanted
