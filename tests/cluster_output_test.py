@@ -37,14 +37,21 @@ SCRIPT = """
 """
 
 
-def printed(hosts: Hosts, nodes: list[tuple[str, int]], *pieces: str, **options: object) -> bytes:
-    """Runs a piece of code in each worker, and returns all that the coordinator's standard output got."""
+def both_printed(hosts: Hosts, nodes: list[tuple[str, int]], *pieces: str, **options: object) -> tuple[bytes, bytes]:
+    """Runs a piece of code in each worker, and returns all that the coordinator's standard output and errors got."""
     hosts.write({"script.py": SCRIPT})
     what = json.dumps([nodes, [dedent(piece) for piece in pieces], options])
     command = hosts.testbed.command(sys.executable, hosts.folder / "script.py", what, env=WHOLE_LINES)
     ended = subprocess.run(command, capture_output=True, timeout=60, cwd=hosts.folder, check=False)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-    return ended.stdout
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
+
+
+def printed(hosts: Hosts, nodes: list[tuple[str, int]], *pieces: str, **options: object) -> bytes:
+    """What came to standard output, where nothing comes to standard error."""
+    out, errors = both_printed(hosts, nodes, *pieces, **options)
+    assert errors == b""
+    return out
 
 
 def of(label: str, output: bytes) -> list[str]:
@@ -80,19 +87,46 @@ BYTES = """
 
 
 def test_every_kind_of_printing(hosts: Hosts) -> None:
-    out = printed(hosts, [("mr-a", 3), ("mr-b", 2)], MIXED, KILLED, CHILDREN, BYTES, "pass")
+    out, errors = both_printed(hosts, [("mr-a", 3), ("mr-b", 2)], MIXED, KILLED, CHILDREN, BYTES, "pass")
     marked = [line for line in out.split(b"\n") if not line.startswith(b'["died"')]
     assert {line.partition(b" ")[0] for line in marked} == {b"[mr-a/0]", b"[mr-a/1]", b"[mr-a/2]", b"[mr-b/0]", b""}
     text = out.replace(b"\xff\xfe\x00", b"...")
-    assert of("mr-a/0", text) == [f"{kind} {i}" for i in range(50) for kind in ("out", "err", "raw")]
+    assert of("mr-a/0", text) == [f"{kind} {i}" for i in range(50) for kind in ("out", "raw")]
+    assert of("mr-a/0", errors) == [f"err {i}" for i in range(50)]
     assert of("mr-a/1", text) == [f"line {i}" for i in range(50_000)]
-    assert of("mr-a/2", text) == ["before", "from a child", "and its complaint", "no newline at the end"]
+    assert of("mr-a/2", text) == ["before", "from a child", "no newline at the end"]
+    assert of("mr-a/2", errors) == ["and its complaint"]
+    assert len(errors.splitlines()) == 51
     assert [line for line in marked if line.startswith(b"[mr-b/0]")] == [
         b"[mr-b/0] caf\xc3\xa9 \xff\xfe\x00|\r\t.",
         b"[mr-b/0] ",
         b"[mr-b/0] >mr-a/9 not a label",
         b"[mr-b/0] miniray-failed {}",
     ]
+
+
+def test_standard_errors_of_all_kinds_go_to_standard_error(hosts: Hosts) -> None:
+    complaints = """
+        import faulthandler, logging, warnings
+        logging.warning("from logging")
+        warnings.warn("from warnings")
+        os.write(2, b"!mr-a/9 no label\\n>mr-a/9 neither\\n\\xff\\n")
+        sys.stderr.write("x" * 200_000 + "\\n")
+        sys.stderr.write("no newline at the end")
+        sys.stderr.flush()
+        os.kill(os.getpid(), 9)
+    """
+    out, errors = both_printed(hosts, [("mr-a", 1)], complaints)
+    [death] = out.splitlines()
+    assert "no newline at the end" in json.loads(death)[2]
+    lines = of("mr-a/0", errors.replace(b"\xff", b"?"))
+    assert len(lines) == len(errors.splitlines())
+    assert lines[0] == "WARNING:root:from logging"
+    assert "UserWarning: from warnings" in lines[1]
+    assert lines[-1] == "no newline at the end"
+    long = [line for line in lines if line.startswith("xxx")]
+    assert "".join(long) == "x" * 200_000
+    assert [line for line in lines[2:-1] if line not in long][-3:] == ["!mr-a/9 no label", ">mr-a/9 neither", "?"]
 
 
 def test_the_last_lines_are_in_the_death_certificate(hosts: Hosts) -> None:
@@ -182,6 +216,18 @@ def test_what_is_printed_while_the_node_imports(hosts: Hosts, flush: bool) -> No
     ended = hosts.ends(script, files={"module.py": module})
     assert sorted(ended.stdout.splitlines()) == ["[mr-a/0] working", "[mr-a/1] working"]
     assert sorted(ended.stderr.splitlines()) == ["[mr-a] one", "[mr-a] three", "[mr-a] two"]
+
+
+def test_many_lines_to_both_streams(hosts: Hosts) -> None:
+    lines = """
+        for i in range(5_000):
+            print("out", i, "." * 20)
+            print("err", i, "." * 20, file=sys.stderr)
+    """
+    out, errors = both_printed(hosts, [("mr-a", 1), ("localhost", 1)], lines, lines)
+    for label in ("mr-a/0", "localhost/0"):
+        assert of(label, out) == [f"out {i} {'.' * 20}" for i in range(5_000)]
+        assert of(label, errors) == [f"err {i} {'.' * 20}" for i in range(5_000)]
 
 
 def test_nobody_reads(hosts: Hosts) -> None:

@@ -27,6 +27,9 @@ struct WorkerServerOptions {
   /// If set, gets what workers print, in whole lines; else they print where the server does. `label` is what the
   /// connection asked its worker to be called. Returns false if it can take no more for now.
   std::function<bool(const std::string& label, std::string_view lines)> on_output = {};
+  /// If set too, gets what workers write to standard error, which else is part of what on_output gets. Each stream is
+  /// in order; between the two the order is that of arrival.
+  std::function<bool(const std::string& label, std::string_view lines)> on_errors = {};
   /// A signal came, or a second has passed; may throw, to end serving.
   std::function<void()> on_interrupt = {};
   std::function<void()> on_interrupt_in_worker = {};  ///< the workers' own; see ChannelOptions

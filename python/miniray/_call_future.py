@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _standard_as_completed
-from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from miniray import _calls, _check, _core
@@ -308,9 +308,7 @@ def _run_callbacks(future: CallFuture[Any], callbacks: list[Callable[[Any], Any]
         try:
             callback(future)
         except Exception:
-            import logging
-
-            logging.getLogger("miniray").exception("a callback of %r raised", future)
+            LOGGER.exception("exception calling callback for %r", future)  # as the standard library does
 
 
 def _fail_all(worker: Any, error: BaseException) -> None:

@@ -185,7 +185,7 @@ class Inside:
                 break
             outcomes, events, vacancies, unknown = news
             for kind, node, worker, text, task in events:  # first: who has a result may look for its history
-                self.events._add(kind, node, worker, text, {"task": task} if task else {})
+                self.events._note(kind, node, worker, text, {"task": task} if task else {})
                 if kind == "pool_broken":
                     self._broken = text
                 elif kind == "worker_stillborn":

@@ -17,6 +17,10 @@ _CHUNK_NS = _core.limits.chunk_ms * 1_000_000
 _ITEMS_MAX = _core.limits.chunk_items_max
 _SHORTEST_NS = _CHUNK_NS / 8
 _FIRST_ITEMS_MAX = 64
+# Of an iterator that may have no end: how many items are together, and how many chunks for each worker are on their way
+# or wait to be taken. So it runs only a little ahead of whoever takes the results.
+_LAZY_ITEMS_MAX = 512
+_LAZY_CHUNKS_MAX = 4
 
 
 class Mapping:
@@ -85,6 +89,8 @@ class Mapping:
     def _has_room(self) -> bool:
         if self._abandoned or self._bytes > self._inside.results_bytes_max:
             return False
+        if self._feeder is not None and len(self._under_way) + len(self._arrived) >= _LAZY_CHUNKS_MAX * self._workers:
+            return False
         return bool(len(self._under_way) < 2 * self._workers)
 
     def _feed_lazily(self) -> None:
@@ -124,7 +130,8 @@ class Mapping:
             return self._chunksize
         if self._mean_ns == 0:  # a small part of each worker's share: not much is lost if that is long
             return 1 if self._total is None else min(_FIRST_ITEMS_MAX, max(1, self._total // (32 * self._workers)))
-        length = int(min(_ITEMS_MAX, max(1.0, _CHUNK_NS / self._mean_ns)))
+        most = _LAZY_ITEMS_MAX if self._feeder is not None else _ITEMS_MAX
+        length = int(min(most, max(1.0, _CHUNK_NS / self._mean_ns)))
         if self._total is not None:  # the last ones are short, so that no worker is left with much to do
             shortest = max(1, int(_SHORTEST_NS / self._mean_ns))  # less is not worth a message
             length = min(length, max(shortest, (self._total - self._sent) // (2 * self._workers)))
@@ -270,6 +277,8 @@ class Mapping:
                     self._next += len(taken[1])
                     return taken
                 if not self._ordered and self._arrived:
+                    if self._feeder is not None:
+                        self._condition.notify_all()  # there is room for another
                     return self._arrived.popleft()
                 if not self._under_way:
                     if self._failure is not None:

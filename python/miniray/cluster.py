@@ -237,7 +237,10 @@ class Cluster:
         def replace(dead: RemoteWorker) -> RemoteWorker:
             with self._lock:
                 core = self._running_core()
-                [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
+                try:
+                    [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
+                finally:
+                    self.events._log_new()
                 return RemoteWorker._take_over(other, dead._sent)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
@@ -386,7 +389,10 @@ class Cluster:
             with self._lock:
                 core, positions = self._running_core(), [self._position(node) for node in placing[4]]
                 start = (*placing[:4], positions)
-                ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
+                try:
+                    ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
+                finally:
+                    self.events._log_new()
                 made = [RemoteWorker._take_over(worker, sent) for worker in ready]
                 self._workers = self.workers + made
                 return made

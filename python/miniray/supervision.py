@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from miniray import _check, _core
+from miniray import _check, _core, _log
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,30 @@ class EventLog(_core.EventLog):
             print(event.time, event.node, event.text)
 
     Of more than ``events_max`` events the oldest are forgotten (``forgotten`` counts them); ``write_to`` keeps all.
+    Each goes to the logger "miniray", too.
     """
 
     def __init__(self, events_max: int = _core.limits.events_max) -> None:
         super().__init__(_check.integer("events_max", events_max, 0))
+        self._logged = 0.0  # the time of the newest event that the logger was told of
+        self._logging = threading.Lock()
 
     def add(self, kind: str, text: str = "", *, node: str = "", worker: str = "", **details: Any) -> None:
         """Note an event, now. The details are what a message may hold."""
+        self._note(kind, node, worker, text, details)
+
+    def _note(self, kind: str, node: str, worker: str, text: str, details: dict[str, Any]) -> None:
         self._add(kind, node, worker, text, details)
+        self._log_new()
+
+    def _log_new(self) -> None:
+        """Tell the logger of what has come since it was told last. The core adds events, too."""
+        with self._logging:
+            new = self.events(since=self._logged)
+            if new:
+                self._logged = new[-1].time
+        for event in new:
+            _log.log(event)
 
     def events(self, kind: str | None = None, since: float | None = None) -> list[Event]:
         """All events in order, or those of this kind, or those after this time (``since=last.time``)."""

@@ -115,12 +115,13 @@ void AttendantLoop::drop(Node& node) {
 
 void AttendantLoop::show(const std::string& line, const Node& node) {
   const std::size_t space = line.find(' ');
-  if (!line.starts_with(launch::output) || space == std::string::npos) {
+  const bool to_errors = line.starts_with(launch::errors);
+  if ((!line.starts_with(launch::output) && !to_errors) || space == std::string::npos) {
     errors_.print("[" + node.name + "] " + line + "\n");
     return;
   }
   const std::string label = line.substr(1, space - 1), text = line.substr(space + 1);
-  if (output_folder_.empty()) return out_.print("[" + label + "] " + text + "\n");
+  if (output_folder_.empty()) return (to_errors ? errors_ : out_).print("[" + label + "] " + text + "\n");
   std::string name = label;
   std::ranges::replace(name, '/', '.');
   std::ofstream& file = files_[name];

@@ -5,7 +5,8 @@
 //   server:  miniray-need ["hash", ...]                   only if files are missing; the cluster sends their bytes
 //   server:  miniray-importing {}                         from here on, the cluster says now and then that it lives
 //   server:  miniray-ready {"port": ..., "address": ...}  or miniray-failed {"why": ...}
-//   server:  >label text                                  a line that a worker printed
+//   server:  >label text                                  a line that a worker printed to standard output
+//   server:  !label text                                  a line that a worker printed to standard error
 //   cluster: an empty line now and then, so that a server that is cut off knows; what comes before is not waited for
 //            for longer either
 //
@@ -23,5 +24,6 @@ inline constexpr std::string_view importing = "miniray-importing ";
 inline constexpr std::string_view ready = "miniray-ready ";
 inline constexpr std::string_view failed = "miniray-failed ";
 inline constexpr char output = '>';
+inline constexpr char errors = '!';
 
 }  // namespace miniray::launch

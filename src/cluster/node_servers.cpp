@@ -63,6 +63,8 @@ Value NodeServers::config_of(std::size_t node) const {
           {"environment", Value(std::move(environment))},
           {"workdir", config.workdir},
           {"unreachable_ms", unreachable_ms_},
+          // A worker's file has all that it printed, in the order in which it did.
+          {"one_stream", !options_.output.empty()},
           {"code", launched_->code.empty() ? Value() : launched_->code.manifest()},
           {"setup", launched_->program.setup},
           {"work_fn", launched_->work_fn}};

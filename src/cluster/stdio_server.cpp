@@ -47,7 +47,7 @@ class StdioServer {
   WorkerServer make_server();
   WorkerServer listen(const WorkerServerOptions& options);
   void hear();
-  bool print(const std::string& label, std::string_view lines);
+  bool print(char stream, const std::string& label, std::string_view lines);
   void complain(const std::string& text);
   bool flush_some();
   void serve(WorkerServer& server);
@@ -120,7 +120,13 @@ WorkerServer StdioServer::make_server() {
   options.key = config_["key"].string();
   // Not to standard error, which may stand still and would stop the loop.
   options.on_log = [this](const std::string& line) { complain(line); };
-  options.on_output = [this](const std::string& label, std::string_view lines) { return print(label, lines); };
+  options.on_output = [this](const std::string& label, std::string_view lines) {
+    return print(launch::output, label, lines);
+  };
+  if (!config_["one_stream"].boolean())
+    options.on_errors = [this](const std::string& label, std::string_view lines) {
+      return print(launch::errors, label, lines);
+    };
   const std::function<void()> also = options.on_interrupt;
   options.on_interrupt = [this, also] {
     if (also) also();
@@ -168,11 +174,11 @@ void StdioServer::hear() {
   (void)stream_.take_rest();
 }
 
-bool StdioServer::print(const std::string& label, std::string_view lines) {
+bool StdioServer::print(char stream, const std::string& label, std::string_view lines) {
   while (!lines.empty()) {
     const std::size_t end = lines.find('\n');
     const std::string_view line = lines.substr(0, end);
-    stream_.write(launch::output + label + " ");
+    stream_.write(stream + label + " ");
     stream_.write(line);
     stream_.write("\n");
     lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);

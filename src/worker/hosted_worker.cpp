@@ -28,26 +28,24 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
     : number_(number), label_(request.label), options_(options), loop_(loop), supplies_(supplies) {
   auto [supply_here, supply_there] = system::socket_pair();
   supply_ = std::move(supply_here);
-  Fd output_there;
-  if (options.on_output) {
-    std::tie(output_, output_there) = system::make_pipe();
-    network::set_blocking(output_.get(), false);
-  }
+  const Fd output_there = options.on_output ? open_printed(output_, options.on_output) : Fd();
+  const Fd errors_there = options.on_output && options.on_errors ? open_printed(errors_, options.on_errors) : Fd();
   network::set_blocking(connections.data.get(), true);
   network::notice_dead_peer(connections.data.get(), request.unreachable_ms);
-  const int data = connections.data.get(), supply = supply_there.get(),
-            output = output_there.valid() ? output_there.get() : -1;
+  const int data = connections.data.get(), supply = supply_there.get(), output = output_there.get(),
+            errors = errors_there.valid() ? errors_there.get() : output;
   std::vector<int> keep{data, supply};
-  if (output >= 0) keep.push_back(output);
-  process_ = LocalProcess::fork(options.fork, keep,
-                                [&] { return run_in_child(request, work, data, supply, output, descriptor_limit); });
+  if (output_there.valid()) keep.push_back(output);
+  if (errors_there.valid()) keep.push_back(errors);
+  process_ = LocalProcess::fork(
+      options.fork, keep, [&] { return run_in_child(request, work, data, supply, output, errors, descriptor_limit); });
   data_ = std::move(connections.data);
   if (label_.empty()) label_ = std::to_string(process_->pid());
   exit_ = loop.watch(process_->fileno(), [this] { process_ended(); });
   supply_watch_ = loop.watch(supply_.get(), [this] {
     if (!supplies_.asked(number_, supply_.get())) supply_watch_.reset();
   });
-  if (output_.valid()) output_watch_ = loop.watch(output_.get(), [this] { output_ready(); });
+  resume_output();
   if (!connections.control.valid()) {  // then its own connection is all there is to tell of a coordinator that is gone
     hangup_ = loop.watch(data_.get(), [this] { dismiss(""); }, system::Interest::hangup);
     return;
@@ -66,7 +64,7 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
 HostedWorker::~HostedWorker() { supplies_.gone(number_); }
 
 int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
-                               std::uint64_t descriptor_limit) const {
+                               int errors, std::uint64_t descriptor_limit) const {
   signal(SIGTERM, SIG_DFL);
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
@@ -75,8 +73,9 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   if (options_.on_start_in_worker) options_.on_start_in_worker(request.environment);
   if (output >= 0) {
     system::replace_descriptor(output, STDOUT_FILENO);
-    system::replace_descriptor(output, STDERR_FILENO);
+    system::replace_descriptor(errors, STDERR_FILENO);
     Fd(output).reset();
+    if (errors != output) Fd(errors).reset();
     // A line that was printed is there even if the process is killed. The buffer is given, because newer versions of
     // glibc go on filling the one that they have.
     static std::array<char, BUFSIZ> buffer;
@@ -151,51 +150,67 @@ bool HostedWorker::tick() {
   return (kill_at_ && !ended_) || tell_stack_at_;
 }
 
-void HostedWorker::output_ready() {
-  if (!read_output()) return;
-  const std::size_t last = unfinished_line_.rfind('\n');
-  std::size_t complete = last == std::string::npos ? 0 : last + 1;
-  if (unfinished_line_.size() - complete > line_bytes_max) {
-    // A character stays: half of it may be missing, and what is left of the line is then never empty.
-    complete = unfinished_line_.size() - 1;
-    while ((unfinished_line_[complete] & 0xC0) == 0x80 && complete > unfinished_line_.size() - 4) --complete;
-    unfinished_line_.insert(complete++, 1, '\n');
-  }
-  if (complete == 0) return;
-  const bool more = options_.on_output(label_, std::string_view(unfinished_line_).substr(0, complete));
-  unfinished_line_.erase(0, complete);
-  if (!more) output_watch_.reset();
+Fd HostedWorker::open_printed(Printed& printed,
+                              const std::function<bool(const std::string&, std::string_view)>& taker) {
+  auto [here, there] = system::make_pipe();
+  network::set_blocking(here.get(), false);
+  printed.pipe = std::move(here);
+  printed.taker = &taker;
+  return std::move(there);
 }
 
-bool HostedWorker::read_output() {
+void HostedWorker::output_ready(Printed& printed) {
+  if (!read_output(printed)) return;
+  std::string& text = printed.unfinished_line;
+  const std::size_t last = text.rfind('\n');
+  std::size_t complete = last == std::string::npos ? 0 : last + 1;
+  if (text.size() - complete > line_bytes_max) {
+    // A character stays: half of it may be missing, and what is left of the line is then never empty.
+    complete = text.size() - 1;
+    while ((text[complete] & 0xC0) == 0x80 && complete > text.size() - 4) --complete;
+    text.insert(complete++, 1, '\n');
+  }
+  if (complete == 0) return;
+  const bool more = (*printed.taker)(label_, std::string_view(text).substr(0, complete));
+  text.erase(0, complete);
+  if (!more) printed.watch.reset();
+}
+
+bool HostedWorker::read_output(Printed& printed) {
   std::array<std::byte, output_read_bytes> room;
-  const system::Transfer transfer = system::read_some(output_.get(), room);
-  if (transfer.outcome == system::Transfer::Outcome::closed) output_watch_.reset();
+  const system::Transfer transfer = system::read_some(printed.pipe.get(), room);
+  if (transfer.outcome == system::Transfer::Outcome::closed) printed.watch.reset();
   if (transfer.outcome != system::Transfer::Outcome::moved) return false;
-  const std::string_view printed(reinterpret_cast<const char*>(room.data()), transfer.bytes);
-  unfinished_line_ += printed;
-  tail_ += printed;
+  const std::string_view text(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  printed.unfinished_line += text;
+  tail_ += text;
   if (tail_.size() > limits::output_tail_bytes) tail_.erase(0, tail_.size() - limits::output_tail_bytes);
   return true;
 }
 
+// What is in the pipe, and no more: a process that left the group may go on printing.
+void HostedWorker::take_last_output(Printed& printed) {
+  if (!printed.pipe.valid()) return;
+  printed.watch.reset();
+  for (int reads = 0; reads < last_reads_max && read_output(printed); ++reads) {
+  }
+  std::string& text = printed.unfinished_line;
+  if (!text.empty() && !text.ends_with('\n')) text += '\n';
+  if (!text.empty()) (void)(*printed.taker)(label_, text);
+}
+
 void HostedWorker::resume_output() {
-  if (output_.valid() && !ended_ && !output_watch_.active())
-    output_watch_ = loop_.watch(output_.get(), [this] { output_ready(); });
+  for (Printed* printed : {&output_, &errors_})
+    if (printed->pipe.valid() && !ended_ && !printed->watch.active())
+      printed->watch = loop_.watch(printed->pipe.get(), [this, printed] { output_ready(*printed); });
 }
 
 void HostedWorker::process_ended() {
   exit_.reset();
   DeathCertificate ending = process_->ending();  // kills what is left of its group, so its pipe has an end
   ended_ = true;
-  if (output_.valid()) {
-    output_watch_.reset();
-    // What is in the pipe, and no more: a process that left the group may go on printing.
-    for (int reads = 0; reads < last_reads_max && read_output(); ++reads) {
-    }
-    if (!unfinished_line_.empty() && !unfinished_line_.ends_with('\n')) unfinished_line_ += '\n';
-    if (!unfinished_line_.empty()) (void)options_.on_output(label_, unfinished_line_);
-  }
+  take_last_output(output_);
+  take_last_output(errors_);  // after it: the last of them often says why
   ending.last_output = tail_;
   ending.lost = dismissed_why_;
   if (control_) {

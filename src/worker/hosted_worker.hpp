@@ -47,11 +47,21 @@ class HostedWorker {
   void resume_output();
 
  private:
-  int run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
+  /// What the worker writes to one of its standard descriptors, or to both of them.
+  struct Printed {
+    Fd pipe;  // invalid if it prints where the server does
+    const std::function<bool(const std::string& label, std::string_view lines)>* taker = nullptr;
+    std::string unfinished_line;
+    EventLoop::Watch watch;
+  };
+  /// Returns the worker's end.
+  Fd open_printed(Printed& printed, const std::function<bool(const std::string&, std::string_view)>& taker);
+  int run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output, int errors,
                    std::uint64_t descriptor_limit) const;
   void control_ready();
-  void output_ready();
-  bool read_output();  // false if nothing was there
+  void output_ready(Printed& printed);
+  bool read_output(Printed& printed);  // false if nothing was there
+  void take_last_output(Printed& printed);
   void forget_control();
   void process_ended();
   void drain();
@@ -61,14 +71,15 @@ class HostedWorker {
   const WorkerServerOptions& options_;
   EventLoop& loop_;
   SupplyStore& supplies_;
-  Fd data_, supply_, output_;
+  Fd data_, supply_;
+  Printed output_, errors_;  // all is in output_ if nobody wants errors by themselves
   std::optional<Channel> control_;
   std::unique_ptr<LocalProcess> process_;
-  std::string unfinished_line_, tail_;
+  std::string tail_;  // of both, as they were read
   bool ended_ = false;
   std::string dismissed_why_;
   std::optional<Deadline> kill_at_, drain_until_, tell_stack_at_;
-  EventLoop::Watch exit_, hangup_, control_watch_, output_watch_, supply_watch_, draining_;
+  EventLoop::Watch exit_, hangup_, control_watch_, supply_watch_, draining_;
 };
 
 }  // namespace miniray

@@ -150,6 +150,34 @@ TEST_CASE("environment and output go where they belong") {
   CHECK(printed.substr(0, size).starts_with("node2/rank 7: one\n"));
 }
 
+TEST_CASE("standard error is apart if somebody wants it apart, and among the output if not") {
+  for (const bool apart : {true, false}) {
+    std::array<int, 2> lines{};
+    REQUIRE(pipe(lines.data()) == 0);
+    {
+      const auto write_as = [there = lines[1]](const std::string& stream) {
+        return [there, stream](const std::string&, std::string_view printed) {
+          const std::string line = stream + std::string(printed);
+          return write(there, line.data(), line.size()) > 0;
+        };
+      };
+      WorkerServerOptions options;
+      options.on_output = write_as("output: ");
+      if (apart) options.on_errors = write_as("errors: ");
+      const Server server([](Handle&) { std::fputs("complaint\n", stderr); }, options);
+      RemoteWorker worker = server.connect();
+      CHECK_THROWS_AS((void)worker.recv(), EndOfStream);
+      CHECK(worker.wait() == 0);
+    }
+    close(lines[1]);
+    std::string printed(1000, '\0');
+    const ssize_t size = read(lines[0], printed.data(), printed.size());
+    close(lines[0]);
+    CHECK(printed.substr(0, static_cast<std::size_t>(std::max<ssize_t>(size, 0))) ==
+          (apart ? "errors: complaint\n" : "output: complaint\n"));
+  }
+}
+
 TEST_CASE("a request may be larger than a socket's buffer, and one above the limit is refused here") {
   const auto size_of_setting = [](Handle& handle) { handle.send(setting("MINIRAY_TEST_SETTING").size()); };
   const std::filesystem::path folder = temporary_folder();

@@ -1,0 +1,37 @@
+"""The logger "miniray": what happens to workers, nodes and tasks, for programs that use ``logging``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from miniray.supervision import Event
+
+# What is expected of a run, what went wrong and was mended, and what nobody mends. Others are INFO.
+_DEBUG = ("worker_started", "worker_ended")
+_WARNING = (
+    *("worker_died", "worker_stillborn", "task_timeout", "restart_failed"),
+    *("node_lost", "relaunch_failed", "group_failed", "ranks_moved"),
+)
+_ERROR = ("restart_refused", "initializer_failed", "pool_broken")
+
+
+def log(event: Event) -> None:
+    """Tell the logger of an event. A program that has not imported logging has no handler that could show it."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return
+    logger = logging.getLogger("miniray")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())  # a library is silent until its user says otherwise
+    level = logging.INFO
+    if event.kind in _DEBUG:
+        level = logging.DEBUG
+    elif event.kind in _WARNING:
+        level = logging.WARNING
+    elif event.kind in _ERROR:
+        level = logging.ERROR
+    if logger.isEnabledFor(level):
+        parts = [event.kind, event.node and f"on {event.node}", event.worker and f"({event.worker})"]
+        logger.log(level, "%s: %s", " ".join(filter(None, parts)), event.text, extra={"event": event})
