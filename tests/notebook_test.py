@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from conftest import until
 from kernels import Kernel
 
 DEFINITIONS = """
@@ -263,17 +264,37 @@ Worker(logs).wait()
 
 
 def test_progress_is_one_line_that_moves(kernel: Kernel) -> None:
-    shown = kernel.run("""
-pool = Pool(2)
-list(pool.map(lambda n: time.sleep(0.02), range(40), chunksize=1, progress=True))
-pool.shutdown()
-""")
+    kernel.run("pool = Pool(2)")  # its threads belong to this cell; the line does not
+    code = "list(pool.map(lambda n: time.sleep(0.02), range(40), chunksize=1, progress=True))\npool.shutdown()"
+    shown = kernel.run(code)
     assert shown.stdout == ""
     assert shown.stderr.count("\n") == 1
     assert shown.stderr.endswith("\n")
     assert shown.stderr.startswith("\r[")
     assert "40/40" in shown.stderr.split("\r")[-1]
     assert shown.stderr.count("\r") > 2
+
+
+def test_a_worker_has_workers(kernel: Kernel) -> None:
+    """Whose output finds its way too, and who see no kernel."""
+    shown = kernel.run("""
+def nested(handle):
+    with Worker(lambda inner: print("from within")) as inner:
+        inner.wait()
+    with Pool(2) as pool:
+        list(pool.map(double, range(4), progress=True))
+with Worker(nested) as worker:
+    worker.wait()
+""")
+    assert shown.stdout == "from within\n"
+    assert re.fullmatch("4/4, .*\n", shown.stderr)
+
+
+def test_the_pipes_of_workers_go_with_them(kernel: Kernel) -> None:
+    kernel.run("def descriptors(): return len(os.listdir('/proc/self/fd'))")
+    code = "before = descriptors()\nfor _ in range(10): Worker(print).close()\nwith Pool(4) as pool: pool.submit(pow, 2, 3)"
+    kernel.run(code)
+    assert until(lambda: kernel.run("print(descriptors() - before)").stdout == "0\n")
 
 
 def test_tables(kernel: Kernel) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import _thread
 import codecs
+import math
 import os
 import selectors
 import socket
 import sys
 import threading
+import time
 from typing import Any
 
 from miniray import _output
@@ -29,24 +31,25 @@ _relay: Relay | None = None
 
 
 def kernel_shell() -> Any:
-    """IPython's shell if this process is a notebook's kernel; None if not."""
+    """IPython's shell if this process is a notebook's kernel; None if not, and in a kernel's forked workers."""
+    if _relay is None and _output.relay() is not None:
+        return None
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return shell if hasattr(shell, "kernel") else None
 
 
-def show_output_of_workers() -> None:
+def show_output_of_workers() -> Relay:
     """Before a worker is started in a kernel. Once is enough."""
     global _relay
-    if _output.relay() is None:
+    if _relay is None:
         _relay = Relay()
+    return _relay
 
 
 def write_errors(text: str) -> None:
     """To the standard error of the cell that runs, from any thread of the kernel."""
-    show_output_of_workers()
-    if _relay is not None:
-        os.write(_relay.errors, text.encode())
+    os.write(show_output_of_workers().errors, text.encode())
 
 
 def is_kernels(thread: threading.Thread) -> bool:
@@ -74,9 +77,9 @@ class Relay:
         self._lock = threading.Lock()  # for the pipes, and what is known of them
         self._unfinished: dict[str, _Pipe] = {}  # by stream: whose line stands there without its end
         own, self.errors = os.pipe()  # what the kernel's own threads have to say
-        self._add(own, "stderr")
-        _output.announce(self._theirs.fileno())
+        self._add(own, "stderr").patience_s = 0
         kernel_shell().events.register("post_run_cell", self._at_end_of_cell)
+        _output.announce(self._theirs.fileno())
         # Not a threading.Thread: some kernels show what such a thread prints in the cell that started it.
         _thread.start_new_thread(self._run, ())
 
@@ -91,17 +94,16 @@ class Relay:
         while True:
             with self._lock:
                 unfinished = any(pipe.line for pipe in self._pipes.values())
-            ready = self._selector.select(_UNFINISHED_S if unfinished else None)
+            self._selector.select(_UNFINISHED_S if unfinished else None)
             with self._lock:
                 self._read()
-                if not ready:
-                    self._show_unfinished()
+                self._show_unfinished(time.monotonic())
 
     def _at_end_of_cell(self, _: Any = None) -> None:
         """All that was printed before the cell's last answer is in the pipes, or was shown already."""
         with self._lock:
             self._read()
-            self._show_unfinished()
+            self._show_unfinished(math.inf)
             self._unfinished.clear()  # the next cell begins with a line of its own
 
     def _read(self) -> None:
@@ -117,16 +119,19 @@ class Relay:
             self._show(pipe, pipe.read())
             if pipe.ended:
                 self._selector.unregister(key.fd)
+                del self._pipes[key.fd]  # first: a worker that is forked now must not close what has this number next
                 os.close(key.fd)
-                del self._pipes[key.fd]
 
-    def _add(self, descriptor: int, stream: str) -> None:
-        self._pipes[descriptor] = _Pipe(descriptor, stream)
+    def _add(self, descriptor: int, stream: str) -> _Pipe:
+        pipe = self._pipes[descriptor] = _Pipe(descriptor, stream)
         self._selector.register(descriptor, selectors.EVENT_READ)
+        return pipe
 
-    def _show_unfinished(self) -> None:
+    def _show_unfinished(self, now: float) -> None:
+        """Lines that have lacked their end for a while by now."""
         for pipe in self._pipes.values():
-            self._show(pipe, pipe.take_line())
+            if pipe.line and now >= pipe.begun + pipe.patience_s:
+                self._show(pipe, pipe.take_line())
 
     def _show(self, pipe: _Pipe, text: str) -> None:
         if not text:
@@ -148,7 +153,9 @@ class _Pipe:
     def __init__(self, descriptor: int, stream: str) -> None:
         self.descriptor = descriptor
         self.stream = stream
+        self.patience_s = _UNFINISHED_S
         self.line = ""  # the beginning of a line whose end has not come yet
+        self.begun = 0.0  # when that was read
         self.ended = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
@@ -158,6 +165,8 @@ class _Pipe:
         self.ended = not part
         text = self.line + self._decoder.decode(part, final=self.ended)
         end = len(text) if self.ended else text.rfind("\n") + 1
+        if end > 0 or not self.line:
+            self.begun = time.monotonic()
         self.line = text[end:]
         return text[:end]
 
