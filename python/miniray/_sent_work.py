@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,12 @@ def reference(work_fn: str | Callable[..., Any]) -> tuple[str, dict[str, Any] | 
 
 def is_importable(work_fn: Any) -> bool:
     """Whether an interpreter that has the same files finds this very function by its name."""
-    module, qualname = _spawned.name_in_module(work_fn)
-    if module is None or qualname is None:
+    module, _ = _spawned.name_in_module(work_fn)
+    if module is None:
         return False
-    return not _spawned.is_main(module) or _is_in_script(work_fn)
+    if _spawned.is_main(module):
+        return _is_in_script(work_fn)
+    return getattr(sys.modules[module], "__spec__", None) is not None  # else it was made while the program ran
 
 
 def _is_in_script(work_fn: Any) -> bool:

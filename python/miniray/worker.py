@@ -37,8 +37,8 @@ class Worker(_core.Worker):
     ``codec`` is "msgpack" or "json"; what is received may be either. ``shared_memory=False`` sends large arrays
     through the socket too. ``spin_us`` is how long a wait spins before it sleeps (0: never).
 
-    A worker prints straight to the terminal. It leads a process group of its own, so Ctrl-C reaches only the
-    coordinator; and it never outlives the coordinator, nor does anything that it started.
+    A worker prints straight to the terminal, or to the notebook's cell that runs. It leads a process group of its own,
+    so Ctrl-C reaches only the coordinator; and it never outlives the coordinator, nor does anything that it started.
 
     With ``restart=RestartPolicy()``, a process that dies is replaced when a call on the worker notices. That call
     raises WorkerRestarted, once, after ``on_restart(worker)`` has sent the new process its state again; or WorkerDied
