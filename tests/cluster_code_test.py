@@ -153,13 +153,15 @@ def test_installed_functions_need_no_code(hosts: Hosts) -> None:
         ("5", "TypeError: work_fn is a function that takes a handle, or its name, not int"),
         ('"work"', r"ValueError: a work function is named \"module.function\", not 'work'"),
         (
-            "lambda handle: lock",
-            "TypeError: cannot send <lambda> to another process: cannot pickle '_thread.lock' object",
+            "holds(threading.Lock())",
+            "TypeError: cannot send holds.<locals>.<lambda> to another process: cannot pickle '_thread.lock' object",
         ),
     ],
 )
 def test_what_cannot_be_sent_is_refused_here(hosts: Hosts, work_fn: str, message: str) -> None:
-    assert re.fullmatch(message, hosts.fail(script(work_fn, "import threading\nlock = threading.Lock()")))
+    assert re.fullmatch(
+        message, hosts.fail(script(work_fn, "import threading\ndef holds(lock): return lambda handle: lock"))
+    )
 
 
 @pytest.mark.parametrize("work_fn", ["lambda handle: handle.send(VALUE)", "make()"])

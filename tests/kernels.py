@@ -94,6 +94,7 @@ class Kernel:
         deadline = time.monotonic() + PATIENCE_S
         while text not in shown.stdout:
             self._take(cell, shown, deadline)
+            assert not shown.error, shown
 
     def _take(self, cell: str, shown: Shown, deadline: float) -> bool:
         """One message of the kernel. True if the cell has ended. What comes after that is not the cell's."""

@@ -10,7 +10,7 @@ from conftest import until
 from kernels import Kernel
 
 DEFINITIONS = """
-import os, subprocess, sys, time
+import os, subprocess, sys, threading, time
 from miniray import *
 
 class Point:
@@ -50,7 +50,6 @@ def test_a_lambda_in_a_fresh_interpreter(kernel: Kernel) -> None:
 
 def test_threads_of_the_user_are_warned_about(kernel: Kernel) -> None:
     shown = kernel.run("""
-import threading
 stop = threading.Event()
 thread = threading.Thread(target=stop.wait)
 thread.start()
@@ -237,7 +236,6 @@ with Pool(4) as pool:
 def test_what_is_printed_while_no_cell_runs_is_shown(kernel: Kernel) -> None:
     """In the cell that ran last, as everything that is late."""
     cell = kernel.begin("""
-import time
 def prints_late(handle):
     handle.recv()
     print("late")
@@ -292,8 +290,11 @@ with Worker(nested) as worker:
 
 def test_the_pipes_of_workers_go_with_them(kernel: Kernel) -> None:
     kernel.run("def descriptors(): return len(os.listdir('/proc/self/fd'))")
-    code = "before = descriptors()\nfor _ in range(10): Worker(print).close()\nwith Pool(4) as pool: pool.submit(pow, 2, 3)"
-    kernel.run(code)
+    kernel.run("""
+before = descriptors()
+for _ in range(10): Worker(print).close()
+with Pool(4) as pool: pool.submit(pow, 2, 3)
+""")
     assert until(lambda: kernel.run("print(descriptors() - before)").stdout == "0\n")
 
 

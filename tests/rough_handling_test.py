@@ -343,16 +343,17 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
             for work in (Thing().method, functools.partial(leaf), lambda handle: handle.send(VALUE)):
                 with Worker(work, start="spawn") as worker:
                     print(worker.recv(timeout=30))
-            lock = threading.Lock()
+            def holds(lock):
+                return lambda handle: lock
             try:
-                Worker(lambda handle: lock, start="spawn")
+                Worker(holds(threading.Lock()), start="spawn")
             except TypeError as error:
                 print(error)
         """)
     )
     command = [sys.executable, "-m", "package.program"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    refused = "cannot send <lambda> to another process: cannot pickle '_thread.lock' object"
+    refused = "cannot send holds.<locals>.<lambda> to another process: cannot pickle '_thread.lock' object"
     assert done.stdout.splitlines() == ["42", "42", "43", "42", "41", refused], done.stderr
     unguarded = tmp_path / "unguarded.py"
     unguarded.write_text(
