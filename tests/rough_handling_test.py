@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -394,7 +395,7 @@ def test_a_message_that_is_interrupted_while_it_is_decoded_is_not_lost() -> None
             try:
                 with interrupt_after(0.001 * (interrupts + 1)):
                     # In one step for Python: between two, a handler may raise when the message is there already.
-                    received.extend(itertools.starmap(worker.recv, [(None, 30)]))
+                    received.extend(itertools.starmap(functools.partial(worker.recv, timeout=30), [()]))
             except Interrupted:
                 interrupts += 1
         assert interrupts > 0
