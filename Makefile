@@ -1,8 +1,10 @@
-# Every target sets up what it needs: Debian packages, .venv, the build. Nothing is done twice.
+# Every target sets up what it needs: Debian packages, .venv, the build. Nothing is built twice: the library, the tests
+# and the Python package share build/release.
 #
 #   make          the library, the miniray command, and the Python package in .venv
-#   make demo     the matrix example, in Python and in C++: local workers, then two local servers
-#   make test     lint, then every test
+#   make demo     programs that a model wrote, verified on all cores, with a death on the way; then on two servers
+#   make test     every test
+#   make check    every test, lint, and each fuzzer for 5 s: what CI runs
 #   make bench    MiniRay beside its yardsticks, into bench/results/
 #   make bench-peers  MiniRay side by side with Ray, Dask, MPI and others, into docs/benchmarks.md (PEERS_OPTIONS)
 #   make lint     formatters, linters and type checker
@@ -14,6 +16,7 @@
 #   make wheels   a wheel for each CPython 3.10 to 3.13 that is installed, each tested
 #   make clean    remove what was built; `make distclean` removes .venv too
 
+MAKEFLAGS += --no-builtin-rules  # which would link units of several sources as programs
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 CHAOS_SEED ?= 1
@@ -29,53 +32,68 @@ sources := $(shell find include src python cmake -type f ! -path '*/__pycache__/
 cpp := $(shell find include src python tests examples bench -name '*.hpp' -o -name '*.cpp')
 headers := $(filter %.hpp,$(cpp))
 # Not the tests, whose own failures are found by running them, nor what needs headers that few machines have.
-tidy_sources := $(filter-out python/% tests/% %_test.cpp %_fuzz.cpp examples/nccl_allreduce.cpp,$(filter %.cpp,$(cpp)))
+skip_tidy := %/nccl_allreduce.cpp $(CURDIR)/python/% $(CURDIR)/tests/% $(CURDIR)/build/release/python/% \
+    $(CURDIR)/build/release/tests/% $(CURDIR)/$(VENV)/%
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz chaos bench bench-peers lint lint-all analyze format sanitize fuzz wheels clean distclean
+.PHONY: all library package demo test test-cpp test-python test-fuzz check chaos bench bench-peers lint lint-all analyze \
+    analyze-all format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
-build/packages.done: tools/debian-packages.txt tools/install_debian_packages.sh
+# To build takes few packages; to test and to lint takes many, and a while.
+build/build-packages.done: tools/debian-build-packages.txt tools/install_debian_packages.sh
 	@mkdir -p build
-	@tools/install_debian_packages.sh
+	@tools/install_debian_packages.sh $<
 	@touch $@
 
-$(VENV)/done: tools/requirements.txt build/packages.done
+build/packages.done: tools/debian-packages.txt build/build-packages.done
+	@tools/install_debian_packages.sh $<
+	@touch $@
+
+$(VENV)/build.done: tools/build-requirements.txt build/build-packages.done
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/done: tools/requirements.txt build/packages.done $(VENV)/build.done
 	@echo "Installing Python packages into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # --- Build ------------------------------------------------------------------------------------------------------------
-library: build/packages.done
-	@test -f build/release/build.ninja || cmake -S . -B build/release -G Ninja >/dev/null
+build/release/build.ninja: $(VENV)/build.done
+	@cmake -S . -B build/release -G Ninja -DMINIRAY_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
+
+library: build/release/build.ninja build/packages.done
 	@cmake --build build/release
 
-build/package.done: $(sources) $(VENV)/done
+# pip finds the extension module built, and makes a wheel of it.
+build/package.done: $(sources) build/release/build.ninja
 	@echo "Building the Python package"
-	@CXX=c++ $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .  # as CMake calls it, for ccache
+	@cmake --build build/release --target _core_stub
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall \
+	    -C build-dir=build/release -C cmake.define.MINIRAY_TESTS=ON -C build.targets=_core_stub .
 	@touch $@
 package: build/package.done
 
-demo: library package
-	@$(BIN)/python examples/matmul.py
-	@$(BIN)/python examples/cluster_matmul.py
-	@build/release/examples/matmul
-	@build/release/examples/cluster_matmul
+demo: package
+	@$(BIN)/python examples/demo.py
 
 # --- Tests ------------------------------------------------------------------------------------------------------------
-test: lint test-cpp test-python test-fuzz
+test: test-cpp test-python
+
+check: test lint test-fuzz
 
 test-cpp: library
 	@ctest --test-dir build/release --output-on-failure -j 2
 
-test-python: library package
+test-python: library package $(VENV)/done
 	@$(BIN)/python -m pytest -n 4 --dist loadfile  # many of them wait
 
 test-fuzz: build/packages.done
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=5
 
-chaos: library package
+chaos: library package $(VENV)/done
 	@MINIRAY_CHAOS_TASKS=20000 MINIRAY_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos_test.py
 
 sanitize: build/packages.done
@@ -92,7 +110,7 @@ fuzz: build/packages.done
 	@cmake --build build/fuzz
 	@tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
-bench: library package
+bench: library package $(VENV)/done
 	@$(BIN)/python bench/run.py
 	@$(BIN)/python bench/cluster_bench.py
 	@$(BIN)/python bench/training_bench.py
@@ -114,32 +132,37 @@ wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py
 
 # --- Lint -------------------------------------------------------------------------------------------------------------
-lint: build/package.done
-	@$(MAKE) --no-print-directory -j $$(nproc) lint-all
-lint-all: $(tidy_sources:%=build/tidy/%.done) build/format.done build/python-lint.done
+# clang-tidy reads what is compiled: several sources at a time, which takes it a sixth of the time.
+units = $(filter-out $(skip_tidy),$(shell sed -n 's/^ *"file": "\(.*\)".*/\1/p' build/release/compile_commands.json))
+done_of = $(patsubst $(CURDIR)/%,build/$(1)/%.done,$(units))
+sources_of = $(shell sed -n 's/^\#include "\(.*\)".*/\1/p' $(1))
+tidy := clang-tidy-19 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option
+.SECONDEXPANSION:
 
-build/tidy/%.done: % .clang-tidy $(headers) build/packages.done | build/release/build.ninja
+lint: build/packages.done build/package.done
+	@$(MAKE) --no-print-directory -j $$(nproc) lint-all
+lint-all: $$(call done_of,tidy) build/format.done build/python-lint.done
+
+build/tidy/%.done: % .clang-tidy $(headers) $$(call sources_of,$$*)
 	@echo "clang-tidy $<"
 	@mkdir -p $(@D)
-	@clang-tidy-19 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option $< 2>/dev/null
+	@$(tidy) $< 2>/dev/null
 	@touch $@
-build/release/build.ninja: build/packages.done
-	@cmake -S . -B build/release -G Ninja >/dev/null
 
-analyze: library
-	@$(MAKE) --no-print-directory -j $$(nproc) $(tidy_sources:%=build/analyze/%.done)
-build/analyze/%.done: % $(headers)
+analyze: build/packages.done build/package.done
+	@$(MAKE) --no-print-directory -j $$(nproc) analyze-all
+analyze-all: $$(call done_of,analyze)
+build/analyze/%.done: % $(headers) $$(call sources_of,$$*)
 	@echo "analyze $<"
 	@mkdir -p $(@D)
-	@clang-tidy-19 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option \
-	    --checks='-*,clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' $< 2>/dev/null
+	@$(tidy) --checks='-*,clang-analyzer-*,-clang-analyzer-optin.core.EnumCastOutOfRange' $< 2>/dev/null
 	@touch $@
 
 build/format.done: $(cpp) .clang-format build/packages.done
 	@clang-format-19 --dry-run --Werror $(cpp)
 	@touch $@
 
-build/python-lint.done: $(shell find python tests examples bench tools -name '*.py') pyproject.toml build/package.done
+build/python-lint.done: $(shell find python tests examples bench tools -name '*.py') pyproject.toml build/package.done $(VENV)/done
 	@$(BIN)/ruff check --quiet python tests examples bench tools
 	@$(BIN)/ruff format --quiet --check python tests examples bench tools
 	@$(BIN)/mypy

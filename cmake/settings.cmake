@@ -12,6 +12,28 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# Several sources are compiled as one (a "unity build"): that takes less than half of the time, and the code is smaller.
+# Turn it off while you edit one file all day.
+option(MINIRAY_UNITY "Compile several sources at a time" ON)
+set(CMAKE_UNITY_BUILD ${MINIRAY_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+
+# Adds sources to a target that a release builds to be small. CMake leaves sources with options of their own out of its
+# units, so these get a unit here.
+function(miniray_add_small_sources target)
+  set(sources ${ARGN})
+  if(MINIRAY_UNITY AND sources)
+    list(TRANSFORM sources REPLACE "(.+)" "#include \"\\1\"  // NOLINT(bugprone-suspicious-include)\n" OUTPUT_VARIABLE text)
+    list(JOIN text "" text)
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/${target}_small.cpp)
+    file(CONFIGURE OUTPUT ${sources} CONTENT "${text}")
+  endif()
+  target_sources(${target} PRIVATE ${sources})
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND sources)
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS -Os)
+  endif()
+endfunction()
+
 # So that a program takes of the library what it uses.
 add_compile_options(-ffunction-sections -fdata-sections)
 

@@ -88,7 +88,8 @@ def test_the_command_prints_its_limits(root: Path) -> None:
 
 def test_another_cmake_project_finds_the_library(root: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "prefix"
-    subprocess.run(["cmake", "--install", root / "build/release", "--prefix", prefix], check=True, capture_output=True)
+    install = ["cmake", "--install", root / "build/release", "--component", "development", "--prefix", prefix]
+    subprocess.run(install, check=True, capture_output=True)
     project = tmp_path / "project"
     project.mkdir()
     (project / "CMakeLists.txt").write_text(

@@ -70,6 +70,26 @@ def test_a_rate_for_each_number_of_workers(root: Path) -> None:
     assert re.findall(r"(\d) workers on 1 nodes: [\d,]+ verifications", printed) == ["1", "2"]
 
 
+def test_the_demo_shows_a_death_and_the_same_verdicts_on_two_servers(root: Path) -> None:
+    command = [sys.executable, root / "examples/demo.py", "--candidates", "48", "--workers", "4", "--time-limit", "5"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    one, pool, cluster = re.split(r"^Pool\(", ended.stdout, flags=re.MULTILINE)
+    assert re.search(r"^  24 verdicts, \d+ a second. Program 25 crashes:\n  \| .*killed by SIGABRT", one, re.MULTILINE)
+    assert re.search(r"^  \| worker \d+ .*killed by SIGKILL", pool, re.MULTILINE)
+    assert "It was verifying a program that kills its verifier: import os; os.kill(os.getppid(), 9)\n" in pool
+    assert re.findall(r"^ +\d+  (\w.{24})(\w.*)$", pool, re.MULTILINE) == [
+        (f"{kind:<25}", verdict) for kind, verdict in VERDICTS.items()
+    ]
+    for part in (pool, cluster):
+        assert "  48 verdicts in " in part
+        lines = re.findall(r"^  worker \d+ +\|([ #+~]{64})\|$", part, re.MULTILINE)
+        assert 4 <= len(lines) <= 5  # a worker that had no verdict before its death has no line
+        assert any("~" in line for line in lines)
+    assert cluster.endswith("  The same verdicts, 1 worker replaced.\n")
+
+
 VERIFIER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what is missing of the packages named in tools/debian-packages.txt, or in the file that is given; without
-# root, says which to install.
+# Installs what is missing of the packages that a file names, such as tools/debian-packages.txt; without root, says which
+# to install.
 set -eu
-list="${1:-$(dirname "$0")/debian-packages.txt}"
+list=$1
 missing=""
 for package in $(cat "$list"); do
     dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

@@ -25,18 +25,18 @@ namespace {
 double twice(double x) { return 2 * x; }
 int answer() noexcept { return 42; }
 
-class Counter {
+class Tally {
  public:
-  explicit Counter(int start) : count_(start) {}
+  explicit Tally(int start) : count_(start) {}
   int increment(int by) { return count_ += by; }
   [[nodiscard]] int value() const noexcept { return count_; }
 
  private:
   int count_;
 };
-class LoudCounter : public Counter {
+class LoudTally : public Tally {
  public:
-  LoudCounter() : Counter(100) {}
+  LoudTally() : Tally(100) {}
 };
 
 Value call(const Registry& functions, std::string_view name, const List& arguments) {
@@ -166,21 +166,21 @@ TEST_CASE("arguments that do not fit are named") {
   CHECK_THROWS_WITH_AS((void)functions.function("sqare"),
                        "there is no function \"sqare\" here; those that are registered: mean, mirror, now, square",
                        UsageError);
-  CHECK_THROWS_WITH((void)functions.object_class("Counter"),
-                    "there is no class \"Counter\" here; those that are registered: none");
+  CHECK_THROWS_WITH((void)functions.object_class("Tally"),
+                    "there is no class \"Tally\" here; those that are registered: none");
   CHECK_THROWS_AS(functions.add("", twice), UsageError);
 }
 
 TEST_CASE("classes have methods, their bases' ones, and functions for methods") {
   Registry functions;
-  functions.add_class<Counter, int>("Counter")
-      .method("increment", &Counter::increment)
-      .method("value", &Counter::value)
-      .method("reset", [](Counter& counter, int to) { counter = Counter(to); })
-      .method("peek", [](const Counter& counter) { return counter.value(); });
-  functions.add_class<LoudCounter>("LoudCounter").method("value", &LoudCounter::value);
-  const CallableClass& counters = functions.object_class("Counter");
-  const std::shared_ptr<void> counter = counters.construct("Counter", {1});
+  functions.add_class<Tally, int>("Tally")
+      .method("increment", &Tally::increment)
+      .method("value", &Tally::value)
+      .method("reset", [](Tally& counter, int to) { counter = Tally(to); })
+      .method("peek", [](const Tally& counter) { return counter.value(); });
+  functions.add_class<LoudTally>("LoudTally").method("value", &LoudTally::value);
+  const CallableClass& counters = functions.object_class("Tally");
+  const std::shared_ptr<void> counter = counters.construct("Tally", {1});
   const auto method = [&](const char* name, const List& arguments) {
     return counters.methods.find(name)->second(counter.get(), std::string("counter.") + name, arguments);
   };
@@ -190,9 +190,9 @@ TEST_CASE("classes have methods, their bases' ones, and functions for methods") 
   CHECK(method("peek", {}) == Value(7));
   CHECK_THROWS_WITH((void)method("increment", {"x"}),
                     "counter.increment takes (int), and argument 1 is a string: \"x\"");
-  CHECK_THROWS_WITH((void)counters.construct("Counter", {}), "Counter takes 1 argument, and 0 were given");
-  const CallableClass& loud = functions.object_class("LoudCounter");
-  CHECK(loud.methods.at("value")(loud.construct("LoudCounter", {}).get(), "x.value", {}) == Value(100));
+  CHECK_THROWS_WITH((void)counters.construct("Tally", {}), "Tally takes 1 argument, and 0 were given");
+  const CallableClass& loud = functions.object_class("LoudTally");
+  CHECK(loud.methods.at("value")(loud.construct("LoudTally", {}).get(), "x.value", {}) == Value(100));
 }
 
 }  // namespace miniray

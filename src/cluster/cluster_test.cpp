@@ -12,11 +12,10 @@
 
 #include "miniray/miniray.hpp"
 #include "tests/described_machine.hpp"
+#include "tests/local_node.hpp"
 
 namespace miniray {
 namespace {
-
-NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
 
 bool lives(pid_t pid) { return kill(pid, 0) == 0; }
 

@@ -3,14 +3,11 @@
 #include <doctest/doctest.h>
 
 #include "miniray/error.hpp"
+#include "tests/local_node.hpp"
 
 // Here and in tests/main.cpp: "test_rank" says what it got, then echoes; {"die": rank} and {"raise": rank} do as asked.
 namespace miniray {
-namespace {
-
-NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a group has ranks, a master and a port of its own") {
   Cluster cluster({local(2), local(1)});

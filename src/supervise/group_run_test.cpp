@@ -7,13 +7,13 @@
 
 #include <stdexcept>
 
+#include "tests/local_node.hpp"
+
 // "test_rank" is in tests/main.cpp: it answers {"echo": x} with its rank, and of {"die": rank} that rank dies.
 namespace miniray {
 namespace {
 
-NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
-
-GroupRunOptions quick(int max_restarts, const std::shared_ptr<EventLog>& events = {}) {
+GroupRunOptions quick_group(int max_restarts, const std::shared_ptr<EventLog>& events = {}) {
   GroupRunOptions options;
   options.policy = {.max_restarts = max_restarts, .window_s = 1000, .backoff_s = 0};
   options.group.progress = false;
@@ -42,7 +42,7 @@ TEST_CASE("a rank dies: all start again, with another rendezvous, and the run fi
           CHECK(answers == std::vector<Value>{Value(0), Value(1), Value(2)});
         }
       },
-      quick(2, events));
+      quick_group(2, events));
   CHECK(checkpoint == 5);
   REQUIRE(ports.size() == 3);
   CHECK(ports[0] != ports[1]);
@@ -61,7 +61,7 @@ TEST_CASE("too many deaths: the last one's error, and nobody is left") {
     group.broadcast({{"die", 1}});
     (void)group.gather();
   };
-  CHECK_THROWS_AS(run_group(cluster, "test_rank", drive, quick(1)), GroupError);
+  CHECK_THROWS_AS(run_group(cluster, "test_rank", drive, quick_group(1)), GroupError);
   CHECK(attempts == 2);
 }
 
@@ -72,9 +72,10 @@ TEST_CASE("what is no death is not tried again") {
     ++attempts;
     throw std::runtime_error("a bug in the driver");
   };
-  CHECK_THROWS_WITH_AS(run_group(cluster, "test_rank", drive, quick(3)), "a bug in the driver", std::runtime_error);
+  CHECK_THROWS_WITH_AS(run_group(cluster, "test_rank", drive, quick_group(3)), "a bug in the driver",
+                       std::runtime_error);
   CHECK(attempts == 1);
-  CHECK_THROWS_AS(run_group(cluster, "test_echo", drive, quick(3)), GroupError);  // never a group
+  CHECK_THROWS_AS(run_group(cluster, "test_echo", drive, quick_group(3)), GroupError);  // never a group
   CHECK(attempts == 1);
 }
 
@@ -86,7 +87,7 @@ TEST_CASE("a server dies: it is launched again, or its ranks go to the node that
   Cluster cluster({node, local(1)});
   cluster.launch_servers("test_rank");
   const auto events = std::make_shared<EventLog>();
-  GroupRunOptions options = quick(3, events);
+  GroupRunOptions options = quick_group(3, events);
   options.policy.other_nodes = true;
   std::vector<std::vector<std::size_t>> places;
   run_group(

@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 
+#include "tests/local_node.hpp"
+
 namespace miniray {
 namespace {
 
@@ -28,8 +30,6 @@ std::vector<std::string> kinds(const EventLog& log) {
   for (const Event& event : log.events()) all.push_back(event.kind);
   return all;
 }
-
-NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
 
 }  // namespace
 

@@ -9,12 +9,11 @@
 #include <set>
 
 #include "miniray/miniray.hpp"
+#include "tests/local_node.hpp"
 #include "tests/task_functions.hpp"
 
 namespace miniray {
 namespace {
-
-NodeConfig local(int workers) { return {.host = "localhost", .num_workers = workers, .base_port = 0}; }
 
 std::vector<int> numbers_to(int count) {
   std::vector<int> all(static_cast<std::size_t>(count));

@@ -18,6 +18,7 @@
 #include "miniray/error.hpp"
 #include "miniray/remote_worker.hpp"
 #include "miniray/worker_server.hpp"
+#include "tests/echo.hpp"
 #include "wire/utf8.hpp"
 
 namespace miniray {
@@ -26,10 +27,6 @@ namespace {
 const std::string key(64, 'a');
 constexpr int patience_ms = 5000;  // what DESIGN promises of a coordinator's death
 constexpr auto look_again_after = std::chrono::milliseconds(10);
-
-inline void echo(Handle& handle) {
-  for (;;) handle.send(handle.recv());
-}
 
 [[noreturn]] inline void stubborn(Handle& handle) {
   signal(SIGTERM, SIG_IGN);

@@ -12,13 +12,10 @@
 #include <thread>
 
 #include "miniray/miniray.hpp"
+#include "tests/echo.hpp"
 
 namespace miniray {
 namespace {
-
-void echo(Handle& handle) {
-  for (;;) handle.send(handle.recv());
-}
 
 template <class Call>
 DeathCertificate death_of(Call call) {
