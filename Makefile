@@ -133,7 +133,7 @@ wheels: $(VENV)/done
 
 # --- Lint -------------------------------------------------------------------------------------------------------------
 # clang-tidy reads what is compiled: several sources at a time, which takes it a sixth of the time.
-units = $(filter-out $(skip_tidy),$(shell sed -n 's/^ *"file": "\(.*\)".*/\1/p' build/release/compile_commands.json))
+units = $(filter-out $(skip_tidy),$(shell sed -n 's/^ *"file": "\(.*\)".*/\1/p' build/release/compile_commands.json 2>/dev/null))
 done_of = $(patsubst $(CURDIR)/%,build/$(1)/%.done,$(units))
 sources_of = $(shell sed -n 's/^\#include "\(.*\)".*/\1/p' $(1))
 tidy := clang-tidy-19 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option

@@ -43,32 +43,6 @@ def test_pool(root: Path, nodes: list[str]) -> None:
     assert re.findall(r"^(task_\w+): ", printed, re.MULTILINE) == ["task_retried", "task_timeout"]
 
 
-def test_the_readme_runs_as_written(root: Path, tmp_path: Path) -> None:
-    """The Python blocks, one after the other, in one script; and that on training, which has its own imports."""
-    text = (root / "README.md").read_text()
-    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    training = [block for block in blocks if block.startswith("import torch")]
-    assert len(training) == 1
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(block for block in blocks if block not in training))
-    printed = run(sys.executable, script)
-    assert all(text in printed for text in ("{'square': 49}", "328350", "332833500"))
-    script.write_text(training[0])
-    assert "tensor([2., 2., 2.])" in run(sys.executable, script)
-
-
-def test_the_readmes_cpp_runs_as_written(root: Path, tmp_path: Path) -> None:
-    text = (root / "README.md").read_text()
-    source = tmp_path / "readme.cpp"
-    source.write_text(text.split("```cpp\n")[1].split("```")[0])
-    program = tmp_path / "readme"
-    run(
-        "c++", "-std=c++20", f"-I{root}/include", f"-I{root}/build/release/include", source,
-        root / "build/release/src/libminiray.a", "-lbearssl", "-o", program,
-    )  # fmt: skip
-    assert run(program) == "49\n"
-
-
 SEED_LOCAL = """
 from miniray import Worker
 import numpy as np
