@@ -26,8 +26,9 @@ SNIPPETS = [
 ]
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=110, check=False)
+def run(*command: str | Path, typed: str | None = None) -> str:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, input=typed, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -39,13 +40,10 @@ def missing_names(code: str) -> list[str]:
     return re.findall(r"Undefined name `(\w+)`", found)
 
 
-def assert_runs(code: str, folder: Path) -> None:
-    script = folder / "snippet.py"
-    script.write_text(code)
-    printed = run(sys.executable, script)
-    expected = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+def assert_printed(printed: str, code: str) -> None:
+    """What the comments behind print() say, in that order."""
     where = 0
-    for text in expected:
+    for text in re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE):
         assert text in printed[where:], f"{text} is not printed, or not in its turn:\n{printed}"
         where = printed.index(text, where) + len(text)
 
@@ -54,7 +52,9 @@ def assert_runs(code: str, folder: Path) -> None:
 def test_a_snippet_compiles_and_runs_alone_if_it_is_complete(code: str, tmp_path: Path) -> None:
     compile(code, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
     if not missing_names(code):
-        assert_runs(code, tmp_path)
+        script = tmp_path / "snippet.py"
+        script.write_text(code)
+        assert_printed(run(sys.executable, script), code)
 
 
 def test_every_snippet_of_the_readme_is_complete() -> None:
@@ -64,9 +64,10 @@ def test_every_snippet_of_the_readme_is_complete() -> None:
         assert missing_names(code) == [], code
 
 
-def test_the_readme_runs_in_order(tmp_path: Path) -> None:
-    """All of it in one script, as somebody would try it in one session."""
-    assert_runs("\n".join(blocks(README, "python")), tmp_path)
+def test_the_readme_runs_in_order() -> None:
+    """One snippet after the other in one session, as somebody would try them."""
+    code = "\n".join(blocks(README, "python"))
+    assert_printed(run(sys.executable, "-", typed=code), code)
 
 
 def test_the_readmes_cpp_runs_as_written(tmp_path: Path) -> None:
