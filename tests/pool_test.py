@@ -179,6 +179,42 @@ def test_results_that_nobody_takes_do_not_pile_up(make_pool: Any, tmp_path: Path
     assert rest == list(range(count))
 
 
+READING, READ_ON = threading.Event(), threading.Event()
+
+
+class SlowToRead:
+    """Takes a while to be unpickled, by the thread that delivers results."""
+
+    def __reduce__(self) -> Any:
+        return _read_slowly, ()
+
+
+def _read_slowly() -> str:
+    READING.set()
+    READ_ON.wait(PATIENCE_S)
+    return "read"
+
+
+def _slow_to_read(_: int) -> Any:
+    return SlowToRead()
+
+
+@pytest.mark.parametrize("way", ["imap_unordered", "map"])
+def test_a_result_that_is_being_read_is_waited_for(make_pool: Any, way: str) -> None:
+    """It has left its worker and not reached its caller: the results are not at their end."""
+    READING.clear()
+    READ_ON.clear()
+    results = getattr(make_pool(1), way)(_slow_to_read, [0], chunksize=1)
+    assert READING.wait(PATIENCE_S)
+    reader = threading.Timer(0.2, READ_ON.set)  # while the caller below waits; were it not to wait, no matter when
+    reader.start()
+    try:
+        assert list(results) == ["read"]
+    finally:
+        READ_ON.set()
+        reader.join()
+
+
 def _noted_bytes(path: str, size: int, number: int) -> tuple[int, bytes]:
     return task_functions.noted_bytes(path, number, size)
 

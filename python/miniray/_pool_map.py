@@ -54,6 +54,7 @@ class Mapping:
         self._mean_ns = self._inside.means_ns.get(self._function.number, 0.0)
         self._condition = self._inside.condition
         self._sent = 0
+        self._expected = 0  # items that were taken and have no result yet, wherever they are
         self._under_way: dict[int, _Chunk] = {}
         self._results: dict[int, Any] = {}
         self._arrived: deque[Any] = deque()
@@ -122,7 +123,11 @@ class Mapping:
             return []
         length = self._chunk_length()
         chunk = list(itertools.islice(self._items, length))
-        self._exhausted = len(chunk) < length
+        with self._condition:  # the caller must not see the end of the items before it sees that these are expected
+            self._expected += len(chunk)
+            self._exhausted = len(chunk) < length
+            if self._exhausted:
+                self._condition.notify_all()
         return chunk
 
     def _chunk_length(self) -> int:
@@ -235,6 +240,7 @@ class Mapping:
         chunk.size = size
         with self._condition:
             self._bytes += size
+            self._expected -= len(values)
             if self._ordered:
                 self._results[chunk.first] = (chunk, values, errors)
             else:
@@ -280,11 +286,10 @@ class Mapping:
                     if self._feeder is not None:
                         self._condition.notify_all()  # there is room for another
                     return self._arrived.popleft()
-                if not self._under_way:
-                    if self._failure is not None:
-                        raise self._failure
-                    if self._exhausted and not self._results and not self._arrived:
-                        return None
+                if self._failure is not None and not self._under_way:
+                    raise self._failure
+                if self._exhausted and not self._expected and self._failure is None:
+                    return None
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
