@@ -97,6 +97,7 @@ for each in ("worker", "cluster", "pool"):
 """)
 
 
+@pytest.mark.usefixtures("kernel")  # what a first kernel opens in this process stays open
 @pytest.mark.parametrize("way", ["restart", "shut down", "kill"])
 def test_nothing_is_left_of_a_session(tmp_path: Path, way: str) -> None:
     kernel = Kernel(tmp_path)
