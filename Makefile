@@ -5,6 +5,7 @@
 #   make demo     programs that a model wrote, verified on all cores, with a death on the way; then on two servers
 #   make test     every test
 #   make check    every test, lint, and each fuzzer for 5 s: what CI runs
+#   make docs     the pages of docs/ and a reference of Python and C++, as a site in build/docs/site
 #   make bench    MiniRay beside its yardsticks, into bench/results/
 #   make bench-peers  MiniRay side by side with Ray, Dask, MPI and others, into docs/benchmarks.md (PEERS_OPTIONS)
 #   make lint     formatters, linters and type checker
@@ -35,8 +36,8 @@ headers := $(filter %.hpp,$(cpp))
 skip_tidy := %/nccl_allreduce.cpp $(CURDIR)/python/% $(CURDIR)/tests/% $(CURDIR)/build/release/python/% \
     $(CURDIR)/build/release/tests/% $(CURDIR)/$(VENV)/%
 
-.PHONY: all library package demo test test-cpp test-python test-fuzz check chaos bench bench-peers lint lint-all analyze \
-    analyze-all format sanitize fuzz wheels clean distclean
+.PHONY: all library package docs demo test test-cpp test-python test-fuzz check chaos bench bench-peers lint lint-all \
+    analyze analyze-all format sanitize fuzz wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -109,6 +110,19 @@ fuzz: build/packages.done
 	    -DCMAKE_CXX_COMPILER=$(CLANG) -DMINIRAY_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz
 	@tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+
+# --- Documentation ----------------------------------------------------------------------------------------------------
+# What the site needs and the tests do not is installed when it is first asked for. A warning is an error.
+build/docs-tools.done: tools/docs-debian-packages.txt tools/docs-requirements.txt $(VENV)/build.done
+	@tools/install_debian_packages.sh tools/docs-debian-packages.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/docs-requirements.txt
+	@touch $@
+
+docs: build/docs-tools.done package
+	@rm -rf build/docs && mkdir -p build/docs
+	@doxygen docs/site/Doxyfile
+	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -c docs/site -d build/docs/doctrees docs build/docs/site
+	@echo "The site is in build/docs/site/index.html"
 
 bench: library package $(VENV)/done
 	@$(BIN)/python bench/run.py

@@ -338,14 +338,16 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
   worker
       .def("call_async", call_async,
            nb::sig("def call_async(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
-           "call_async(name, *args, **kwargs): call_remote without waiting. Many calls may be under way at once; they "
+           "``call_async(name, *args, **kwargs)``: call_remote without waiting. Many calls may be under way at once; "
+           "they "
            "are done in their order.")
       .def(
           "_settle", [](nb::handle self, const nb::list& reply) { settle(table_of(self), reply); },
           nb::sig("def _settle(self, reply: list[typing.Any]) -> None"))
       .def("call_remote", call_remote,
            nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
-           "call_remote(name, *args, **kwargs): call the function that is registered there under this name, wait, and "
+           "``call_remote(name, *args, **kwargs)``: call the function that is registered there under this name, wait, "
+           "and "
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
       .def(
           "_send_call",

@@ -375,6 +375,7 @@ class Cluster:
         """
         from miniray import _group_run
 
+        _stop_import()
         policy = restart if restart is not None else RestartPolicy()
         _check_restart(policy, None)
         if not callable(drive):
