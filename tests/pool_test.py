@@ -414,6 +414,33 @@ def test_a_death_says_what_was_running(pool: Any) -> None:
         assert len(str(caught.value)) < 1000
 
 
+def kill_reader() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillsItsReader:
+    """Whoever unpickles it dies."""
+
+    def __reduce__(self) -> Any:
+        return kill_reader, ()
+
+
+class Sample:
+    def __init__(self, number: int, parts: list[Any]) -> None:
+        self.number = number
+        self.parts = parts
+
+
+def test_what_a_worker_died_of_reading_is_not_read_here(pool: Any) -> None:
+    """The text of the death is made without running anything of the arguments."""
+    with pytest.raises(miniray.WorkerDied, match="SIGKILL") as caught:
+        pool.submit(die_with, Sample(3, [KillsItsReader()])).result()
+    assert "It died while running die_with(sample=Sample(number=3, parts=[kill_reader()]))." in str(caught.value)
+    with pytest.raises(miniray.WorkerDied, match="SIGKILL") as caught:
+        list(pool.map(die_with, [KillsItsReader(), Sample(4, [])]))
+    assert "It died while running die_with(sample=kill_reader())." in str(caught.value)
+
+
 class Result:
     """Can be referred to weakly."""
 

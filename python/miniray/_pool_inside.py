@@ -14,6 +14,7 @@ from typing import Any
 from miniray import _calls, _check, _core, _pickling
 from miniray._definitions import Definition, Definitions, describe_arguments
 from miniray._future import PoolBroken, PoolFuture, new_condition
+from miniray._outline import outlined
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
 
@@ -290,7 +291,7 @@ class Inside:
             _, operation, number, arguments, *rest = task.call()
             keywords = rest[0] if operation == "call" else None
             if isinstance(arguments, dict):
-                unpacked = _pickling.unpickled(arguments, self.definitions)
+                unpacked = outlined(arguments, self._name_of)
                 arguments, keywords = unpacked if operation == "call" else (unpacked, None)
             if operation == "map":
                 [item] = arguments
@@ -299,6 +300,10 @@ class Inside:
             return f"{name}({describe_arguments(thing, arguments, keywords or {})})"
         except Exception:
             return f"{name}(...)"
+
+    def _name_of(self, number: int) -> str:
+        thing = self.definitions.thing_or_none(number)
+        return str(getattr(thing, "__qualname__", "?"))
 
     def _send_by_value(self, number: int) -> None:
         definition = self.definitions.by_number(number)

@@ -165,6 +165,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
 }
 
 void TaskEngine::cancel_waiting() {
+  dispatch();  // what came before and has a worker free has begun, whether or not there was a turn in between
   std::vector<Task> waiting = queue_.take_all();
   for (auto& [function, tasks] : parked_) std::ranges::move(tasks, std::back_inserter(waiting));
   parked_.clear();

@@ -281,6 +281,16 @@ TEST_CASE("cancel_waiting leaves what has gone to a worker") {
   CHECK(scene.outcome(running).kind == Kind::reply);
 }
 
+TEST_CASE("cancel_waiting leaves what can begin at once, though there was no turn since") {
+  Scene scene;
+  scene.add_node(1);
+  scene.add_worker();
+  scene.learn_that_tasks_are_quick();
+  const std::int64_t submitted = scene.submit("test_square", {3});
+  scene.engine.cancel_waiting();
+  CHECK(scene.outcome(submitted).kind == Kind::reply);
+}
+
 TEST_CASE("a task that runs for too long ends with its worker, and says what it was doing") {
   const TestFolder folder;
   Scene scene;
