@@ -83,6 +83,30 @@ def test_the_number_of_jobs(asked: int, expected: Any) -> None:
     assert joblib.effective_n_jobs(asked) == (len(os.sched_getaffinity(0)) if expected == "all" else expected)
 
 
+def test_one_job_unless_more_are_asked_for(make_pool: Any) -> None:
+    """As with joblib's own backends; of a pool that is given, all workers."""
+    assert miniray.joblib.MiniRayBackend().default_n_jobs == 1
+    assert miniray.joblib.MiniRayBackend(pool=make_pool(2)).default_n_jobs == -1
+
+
+def test_below_threads_there_is_one_job_without_a_pool(make_pool: Any) -> None:
+    """They would be forked while other threads run."""
+
+    def pids(**options: Any) -> set[int]:
+        with parallel_config(backend="miniray", n_jobs=2, **options):
+            return {pid for pid, _ in Parallel()(delayed(pid_and)(7) for _ in range(2))}
+
+    pool = make_pool(2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        [of_pool] = Parallel(backend="threading")([delayed(pids)(pool=pool)])
+        assert not told
+        [without] = Parallel(backend="threading")([delayed(pids)()])
+    assert of_pool <= {worker.pid for worker in pool.workers}
+    assert without == {os.getpid()}
+    assert "cannot be nested below threads, setting n_jobs=1" in str(told[0].message)
+
+
 def test_no_jobs_have_no_meaning() -> None:
     with pytest.raises(ValueError, match="n_jobs == 0"):
         Parallel(n_jobs=0)(delayed(pow)(2, n) for n in range(5))
@@ -113,6 +137,19 @@ def test_an_exception_ends_what_still_runs(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         Parallel(batch_size=1)(jobs)
     assert time.monotonic() - start < 100
+
+
+def interrupt(number: int) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def test_a_keyboard_interrupt_in_a_call_arrives_as_such() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Parallel()(delayed(interrupt)(number) for number in range(2))
+    with Parallel() as parallel:
+        with pytest.raises(KeyboardInterrupt):
+            parallel(delayed(interrupt)(number) for number in range(2))
+        assert parallel(delayed(pow)(2, number) for number in range(5)) == [1, 2, 4, 8, 16]
 
 
 def test_a_death_is_told() -> None:
@@ -213,6 +250,47 @@ def test_a_script_whose_functions_change(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[0, 1, 2]\n[0, -1, -2]\n", "")
+
+
+def test_a_scripts_classes_are_the_same_in_a_worker(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_WITH_CLASSES)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("True True 11\n" * 3, "")
+
+
+SCRIPT_WITH_CLASSES = """
+import enum, joblib, miniray.joblib
+from miniray import Pool
+
+class Color(enum.Enum):
+    RED = 1
+
+class Sample:
+    pass
+
+start = 10
+
+def use(color, sample, number):
+    assert color is Color.RED and isinstance(sample, Sample)
+    return color, sample, number + start
+
+def run():
+    color, sample, number = joblib.Parallel()([joblib.delayed(use)(Color.RED, Sample(), 1)])[0]
+    print(color is Color.RED, type(sample) is Sample, number)
+
+if __name__ == "__main__":
+    miniray.joblib.register()
+    with joblib.parallel_config(backend="miniray", n_jobs=2):
+        run()
+    with Pool(2) as pool, joblib.parallel_config(backend="miniray", pool=pool):
+        class Sample:  # of which the workers hear now
+            pass
+        exec("def use(color, sample, number):  return color, sample, number + start * isinstance(sample, Sample)")
+        run()
+    with Pool(2, start="spawn") as pool, joblib.parallel_config(backend="miniray", pool=pool):
+        run()
+"""
 
 
 SCRIPT = """

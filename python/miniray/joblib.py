@@ -12,7 +12,7 @@ Without a pool, each ``Parallel`` makes one for itself and ends it. Nobody needs
 from __future__ import annotations
 
 import os
-import pickle
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -25,13 +25,7 @@ from joblib._parallel_backends import (  # type: ignore[import-untyped]
 )
 from joblib.parallel import register_parallel_backend  # type: ignore[import-untyped]
 
-from miniray._pickling import as_array
 from miniray.pool import Pool
-
-try:
-    import cloudpickle  # type: ignore[import-untyped]
-except ImportError:  # joblib has one of its own, before 1.6
-    from joblib.externals import cloudpickle  # type: ignore[import-untyped]
 
 __all__ = ["MiniRayBackend", "register"]
 
@@ -47,11 +41,11 @@ def register(name: str = "miniray", *, make_default: bool = False) -> None:
 class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     """``n_jobs`` workers here, or the workers of ``pool``: a ``Pool``, or what its ``options()`` returned.
 
-    With a pool, ``n_jobs`` decides how many batches are on their way; how many run is the pool's to say. Parallel calls
-    in a task use threads, as with joblib's own backends, unless they name another backend.
+    With a pool, ``n_jobs`` decides how many batches are on their way; how many run is the pool's to say. Without either
+    there is one job, as with joblib's own backends. Parallel calls in a task use threads, unless they name another
+    backend.
     """
 
-    default_n_jobs = -1
     supports_retrieve_callback = True
     supports_return_generator = True
     supports_timeout = True
@@ -62,6 +56,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             raise TypeError(f"the backend takes pool, {', '.join(_POOL_OPTIONS)}, not {', '.join(unknown)}")
         super().__init__(nesting_level=nesting_level)
         self._given = pool
+        self.default_n_jobs = 1 if pool is None else -1
         self._options = options
         self._pool: Any = None
         self._under_way: set[Future[Any]] = set()
@@ -71,6 +66,14 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None:
+            return 1
+        if self._given is None and not (self.in_main_thread() or self.nesting_level == 0):
+            if n_jobs != 1:
+                warnings.warn(
+                    "MiniRay-backed parallel loops cannot be nested below threads, setting n_jobs=1. Use a pool that "
+                    "was started before them: parallel_config(backend='miniray', pool=pool)",
+                    stacklevel=3,
+                )
             return 1
         given = self._given._inside.status()["workers"] if self._given is not None else None
         workers = given if given is not None else len(os.sched_getaffinity(0))
@@ -96,7 +99,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Run a batch. What goes wrong with sending it is its failure: joblib may be calling from a callback."""
         try:
-            future: Future[Any] = self._pool.submit(_run, *_packed(func))
+            future: Future[Any] = self._pool.submit(_run, func)
         except Exception as error:
             future = Future()
             future.set_exception(error)
@@ -127,12 +130,6 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         self.reset_batch_stats()
 
 
-def _packed(batch: Any) -> tuple[bytes, list[Any]]:
-    """A script's functions go by value, since it may have changed since the workers were started; arrays beside."""
-    buffers: list[pickle.PickleBuffer] = []
-    body = cloudpickle.dumps(batch, 5, buffer_callback=buffers.append)
-    return body, [as_array(buffer.raw()) for buffer in buffers]
-
-
-def _run(body: bytes, buffers: list[Any]) -> Any:
-    return pickle.loads(body, buffers=buffers)()
+def _run(batch: Callable[[], Any]) -> Any:
+    """In a worker. A batch is many calls, and an object of joblib's, so that it is sent as the argument of one."""
+    return batch()
