@@ -53,6 +53,7 @@ class CallServer {
     } catch (nb::python_error& raised) {
       return send_error(handle, number, raised, begun);
     }
+    if (PyCoro_CheckExact(value.ptr())) return begin(handle, call, value, begun);
     if (PyLong_AsLongLong(number.ptr()) == 0) return;
     if (nb::isinstance<nb::tuple>(value) && is_map(call)) {
       nb::list reply = list_of(number, "values", nb::int_(now_ns() - begun), value[0], value[1]);
@@ -97,11 +98,29 @@ class CallServer {
         PyObject* const named = PyDict_CheckExact(keywords.ptr()) ? keywords.ptr() : nullptr;
         nb::object result = nb::steal(PyObject_Call(function.ptr(), tuple.ptr(), named));
         if (!result.is_valid()) throw nb::python_error();
-        return PyCoro_CheckExact(result.ptr()) ? awaited_(result) : result;
+        return result;
       }
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
     }
     return serve_(served_, call);
+  }
+
+  // An async def function was called: its result is awaited, at once or beside others.
+  void begin(Handle& handle, const nb::list& call, const nb::object& coroutine, std::int64_t begun) {
+    const nb::object number = call[0];
+    using namespace nb::literals;
+    const auto answer = [this, &handle, number, begun](bool failed, nb::handle outcome) {
+      if (PyLong_AsLongLong(number.ptr()) == 0) return;
+      if (failed) return send_described(handle, number, describe_error_(served_, outcome, false), begun);
+      send_or_say_why(handle, list_of(number, "value", nb::int_(now_ns() - begun), outcome), number, begun);
+    };
+    const nb::object reply = nb::cpp_function(answer, "failed"_a, "outcome"_a.none());
+    const bool goes_on = nb::cast<bool>(begin_(served_, call[2], coroutine, reply));
+    if (!goes_on) return;
+    handle.set_background([this](Handle& waiting, std::optional<double> timeout_s) {
+      const nb::gil_scoped_acquire gil;
+      return nb::cast<bool>(work_(waiting.fileno(), timeout_s));
+    });
   }
 
   // "object.method", if there is such an object here and it has one; what else a name may mean, and errors, are rare.
@@ -139,7 +158,10 @@ class CallServer {
 
   void send_error(Handle& handle, const nb::object& number, nb::python_error& raised, std::int64_t begun,
                   bool of_the_result = false) {
-    const nb::object described = describe_error_(served_, raised.value(), of_the_result);
+    send_described(handle, number, describe_error_(served_, raised.value(), of_the_result), begun);
+  }
+
+  void send_described(Handle& handle, const nb::object& number, const nb::object& described, std::int64_t begun) {
     if (PyLong_AsLongLong(number.ptr()) == 0) return;
     const nb::object kind = described[0], what = described[1];
     send(handle, list_of(number, kind, nb::int_(now_ns() - begun), what), 3, 4);
@@ -151,7 +173,8 @@ class CallServer {
   nb::dict missing_ = nb::borrow<nb::dict>(served_.attr("missing"));
   nb::dict method_names_;  // in their parts
   nb::object serve_ = attribute("miniray._calls", "serve");
-  nb::object awaited_ = attribute("miniray._calls", "awaited");
+  nb::object begin_ = attribute("miniray._calls", "begin");
+  nb::object work_ = attribute("miniray._coroutines", "work");
   nb::object pack_ = attribute("miniray._calls", "pack_reply");
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };

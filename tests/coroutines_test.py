@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import miniray
 from miniray import Pool, Worker
 
 
@@ -58,3 +59,97 @@ def test_calls_and_methods() -> None:
         assert account.now() == 25
         with pytest.raises(ValueError, match="in a coroutine"):
             worker.register(fail) or worker.call_remote("fail")
+
+
+class Crowd:
+    """Whose calls wait for each other."""
+
+    concurrency = 8
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+        self.gate = asyncio.Event()
+
+    async def enter(self) -> int:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.gate.wait()
+        self.inside -= 1
+        return self.most
+
+    async def open(self) -> None:
+        self.gate.set()
+
+    def count(self) -> int:
+        return self.inside
+
+    async def fail(self) -> None:
+        await self.gate.wait()
+        raise ValueError("in a crowd")
+
+    async def gives_a_set(self) -> set[int]:
+        return {1}
+
+    async def cannot_be_sent(self) -> Any:
+        return (n for n in range(3))
+
+
+@pytest.mark.parametrize("how", ["calls alone", "messages too", "asyncio", "spawn"])
+def test_calls_of_an_object_that_asks_for_it_interleave(how: str, until: Any) -> None:
+    """Each would wait for ever if the next were not taken before it is done."""
+
+    def echo(handle: Any) -> None:
+        while True:
+            handle.send(handle.recv())
+
+    async def echo_async(handle: Any) -> None:
+        while True:
+            await handle.send_async(await handle.recv_async())
+
+    work = {"calls alone": None, "spawn": None, "messages too": echo, "asyncio": lambda h: asyncio.run(echo_async(h))}
+    with Worker(work[how], start="spawn" if how == "spawn" else "fork") as worker:
+        crowd: Any = worker.create("crowd", Crowd)
+        futures = [crowd.call_async("enter") for _ in range(5)]
+        failed = crowd.call_async("fail")
+        assert until(lambda: crowd.count() == 5) if how == "asyncio" else crowd.count() == 5
+        if how in ("messages too", "asyncio"):
+            for number in range(3):
+                worker.send(number)
+                assert worker.recv(timeout=60) == number
+        crowd.open()
+        assert [future.result(60) for future in futures] == [5] * 5
+        with pytest.raises(ValueError, match="in a crowd"):
+            failed.result(60)
+        assert crowd.gives_a_set() == {1}
+        with pytest.raises(TypeError, match="the result cannot be sent"):
+            crowd.cannot_be_sent()
+        assert crowd.count() == 0
+
+
+def test_no_more_of_them_than_it_asks_for() -> None:
+    with Worker() as worker:
+        crowd: Any = worker.create("crowd", Crowd)
+        futures = [crowd.call_async("enter") for _ in range(7)]
+        opened = crowd.call_async("open")
+        later = [crowd.call_async("enter") for _ in range(20)]
+        assert opened.result(60) is None
+        assert max(future.result(60) for future in futures + later) <= 8
+
+
+def test_a_worker_that_dies_with_calls_under_way() -> None:
+    with Worker() as worker:
+        crowd: Any = worker.create("crowd", Crowd)
+        futures = [crowd.call_async("enter") for _ in range(3)]
+        assert crowd.count() == 3
+        worker.kill()
+        for future in futures:
+            with pytest.raises(miniray.WorkerDied):
+                future.result(60)
+
+
+def test_a_worker_is_closed_with_calls_under_way() -> None:
+    with Worker() as worker:
+        crowd: Any = worker.create("crowd", Crowd)
+        crowd.call_async("enter")
+        assert crowd.count() == 1
+    assert not worker.is_alive()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "miniray/channel.hpp"
@@ -26,12 +27,17 @@ class Handle {
   /// Who answers calls, which are messages of Kind::call. Without it, callers are told that nobody does.
   using CallServer = std::function<void(Handle&, Message)>;
   void set_call_server(CallServer server) { call_server_ = std::move(server); }
+  /// What goes on while receive() waits: calls that have begun and are not done. It waits in place of receive(), until
+  /// fileno() may be readable, its own work is done, or the seconds are over. It is dropped once it returns false.
+  using Background = std::function<bool(Handle&, std::optional<double> timeout_s)>;
+  void set_background(Background background) { background_ = std::move(background); }
 
  private:
   void answer(Message call);
 
   Channel channel_;
   CallServer call_server_;
+  Background background_;
 };
 
 /// Runs in the worker's process. It ends well by returning, badly by throwing.

@@ -120,6 +120,7 @@ class Served:
 
     def __init__(self) -> None:
         self.functions: Functions = {}
+        self.turns: dict[str, _coroutines.Turns] = {}  # of objects whose coroutines go on beside each other
         self.missing: dict[int, Exception] = {}  # what it was told of, and does not have
         self._numbers: dict[int, int] = {}  # of functions and classes, by their identity
         self._namespaces: dict[int, dict[str, Any]] = {}
@@ -137,9 +138,17 @@ class Served:
         return found
 
     def put(self, number: int, thing: Any) -> None:
+        self.forget(number)  # what was there may be gone, and its identity another's
         self.functions[number] = thing
         if isinstance(thing, (type, types.FunctionType)):
             self._numbers[id(thing)] = number
+
+    def create(self, name: str, thing: Any) -> None:
+        self.forget(name)
+        self.functions[name] = thing
+        limit = getattr(type(thing), "concurrency", 1)
+        if isinstance(limit, int) and limit > 1:
+            self.turns[name] = _coroutines.Turns(limit)
 
     def bind(self, slot: list[Any], thing: Any) -> None:
         """Make it the value of a global."""
@@ -157,6 +166,7 @@ class Served:
         if self._numbers.get(id(thing)) == name:
             del self._numbers[id(thing)]
         self.missing.pop(name, None)
+        self.turns.pop(name, None)
 
     # For pickles.
 
@@ -208,7 +218,7 @@ def serve(served: Served, call: list[Any]) -> Any:
         return _define(served, name, rest[0])
     if operation == "create":
         function, arguments, keywords = rest
-        served.functions[name] = _with(served, arguments, keywords, _find(function, served))
+        served.create(name, _with(served, arguments, keywords, _find(function, served)))
         return None
     if operation == "forget":
         served.forget(name)
@@ -260,18 +270,24 @@ def _call(
     from miniray import _memory
 
     with _memory.at_most(memory_bytes):
-        return _with(served, arguments, keywords, function)
+        return _awaited(_with(served, arguments, keywords, function))
 
 
 def _with(served: Served, arguments: Any, keywords: dict[str, Any] | None, function: Callable[..., Any]) -> Any:
     if isinstance(arguments, dict):
         arguments, keywords = _pickling.unpickled(arguments, served)
-    return awaited(function(*arguments, **(keywords or {})))
+    return function(*arguments, **(keywords or {}))
 
 
-def awaited(result: Any) -> Any:
+def _awaited(result: Any) -> Any:
     """What an ``async def`` function returns in the end."""
     return _coroutines.run(result) if type(result) is types.CoroutineType else result
+
+
+def begin(served: Served, name: Any, coroutine: Any, reply: Callable[[bool, Any], None]) -> bool:
+    """An ``async def`` function was called. True if it goes on while other calls are taken: its object says how many of
+    its calls may, with ``concurrency``."""
+    return _coroutines.begin(coroutine, reply, served.turns.get(str(name).partition(".")[0]))
 
 
 def _map(served: Served, name: Any, items: Any, star: bool, _lease: int = 0) -> tuple[list[Any], list[Any]]:
@@ -283,7 +299,7 @@ def _map(served: Served, name: Any, items: Any, star: bool, _lease: int = 0) -> 
     errors: list[Any] = []
     for item in items:
         try:
-            results.append(awaited(function(*item) if star else function(item)))
+            results.append(_awaited(function(*item) if star else function(item)))
         except BaseException as error:
             errors.append([len(results), describe_error(served, error)[1]])
             results.append(None)

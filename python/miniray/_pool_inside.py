@@ -307,8 +307,12 @@ class Inside:
 
     def _send_by_value(self, number: int) -> None:
         definition = self.definitions.by_number(number)
-        self.definitions.to_value(definition)
-        needs = self.definitions.closure_of(definition).definitions
+        needs: list[Definition] = []
+        try:
+            self.definitions.to_value(definition)
+            needs = self.definitions.closure_of(definition).definitions
+        except Exception as error:  # of whatever the script's objects do when they are pickled
+            definition.described = {"missing": f"{definition.name} cannot be sent to another process: {error}"}
         self.core.redefine(definition.handle, definition.described, [one.handle for one in needs])
 
     # The thread that replaces workers.

@@ -22,6 +22,7 @@ MAIN_NAMES = ("__main__", _spawned.MAIN)
 forked_as = 0
 # Whether __main__ here is not the coordinator's: a server's own, or an interpreter's that was started for a worker.
 main_is_foreign = False
+_import_failed = False
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _KEPT = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -70,8 +71,12 @@ def look_up(found: Any, qualname: str) -> Any:
 
 def module() -> types.ModuleType:
     """The script, as this process has it."""
-    if not main_is_foreign or _functions._main_specification is not None:
-        return _functions._main()  # type: ignore[no-any-return]
+    global _import_failed
+    if not _import_failed and (not main_is_foreign or _functions._main_specification is not None):
+        try:
+            return _functions._main()  # type: ignore[no-any-return]
+        except Exception:
+            _import_failed = True  # what is needed of it is sent by value
     if _spawned.MAIN not in sys.modules:
         empty = types.ModuleType(_spawned.MAIN)
         sys.modules[_spawned.MAIN] = empty

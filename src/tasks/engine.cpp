@@ -79,7 +79,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
     Task task = *options_.initializer;
     task.definitions_given = member.preparing_since;
     std::int64_t waits_for = 0;
-    if (ask_for_missing(member, task, reply, waits_for)) {
+    if (ask_for_missing(member, task, said.missing, waits_for)) {
       if (waits_for == 0) prepare(member);
       return;  // else defined() does
     }
@@ -225,11 +225,14 @@ void TaskEngine::heard(Member& member, Message reply) {
   const ReplyHead head = parse_reply_head(reply);
   if (member.preparing_call != 0 && head.number == member.preparing_call) return prepared(member, reply);
   if (head.kind == ReplyKind::dropped && member.was_taken_back(head.number)) return;
+  std::vector<std::int64_t> missing;
+  if (head.kind == ReplyKind::unknown) missing = parse_reply(reply).missing;  // which may throw: before it is taken
   std::optional<Task> task = member.take(head.number);
   if (member.task_count() == 0) release(member);
   if (!task || head.number == member.condemned) return;  // its outcome is known already
   if (head.kind == ReplyKind::dropped) return put_back(std::move(*task));
-  if (std::int64_t waits_for = 0; head.kind == ReplyKind::unknown && ask_for_missing(member, *task, reply, waits_for)) {
+  if (std::int64_t waits_for = 0;
+      head.kind == ReplyKind::unknown && ask_for_missing(member, *task, std::move(missing), waits_for)) {
     if (waits_for == 0) return put_back(std::move(*task));
     parked_[waits_for].push_back(std::move(*task));
     return;
@@ -238,11 +241,14 @@ void TaskEngine::heard(Member& member, Message reply) {
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
 }
 
-bool TaskEngine::ask_for_missing(Member& member, Task& task, const Message& reply, std::int64_t& waits_for) {
+bool TaskEngine::ask_for_missing(Member& member, Task& task, std::vector<std::int64_t> missing,
+                                 std::int64_t& waits_for) {
   constexpr int tries_max = 1000;  // a worker that never has enough is lying
-  std::vector<std::int64_t> missing = parse_reply(reply).missing;
   if (missing.empty() && task.function) missing.push_back(task.function->number);
-  for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
+  try {
+    for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
+  } catch (const Error&) {                                          // its end will be heard of
+  }
   bool is_its_own = false, may_come = false;
   std::set<std::int64_t> seen;
   const auto look = [&](TaskFunction& definition, const auto& look_further) -> void {

@@ -97,7 +97,7 @@ class TaskEngine {
   void prepared(Member& member, const Message& reply);
   /// The worker was told of definitions by their names, and does not have them. True if it can be tried again: at once,
   /// or when their values are there.
-  bool ask_for_missing(Member& member, Task& task, const Message& reply, std::int64_t& waits_for);
+  bool ask_for_missing(Member& member, Task& task, std::vector<std::int64_t> missing, std::int64_t& waits_for);
   void release(Member& member);
   void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);

@@ -33,7 +33,12 @@ Message Handle::receive(const ReceiveOptions& options) {
   left.lane = Lane::any;
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   while (true) {
-    Message message = channel_.receive(left);
+    std::optional<Message> ready;
+    while (background_ && !(ready = channel_.try_receive(options.max_size, Lane::any))) {
+      if (!background_(*this, deadline.seconds_left())) background_ = nullptr;
+      if (options.timeout_s) left.timeout_s = deadline.seconds_left();
+    }
+    Message message = ready ? std::move(*ready) : channel_.receive(left);
     if (message.kind == Message::Kind::message) return message;
     answer(std::move(message));
     if (options.timeout_s) left.timeout_s = deadline.seconds_left();
