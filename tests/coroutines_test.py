@@ -16,6 +16,10 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+async def echo_once(handle: Any) -> None:
+    await handle.send_async(await handle.recv_async())
+
+
 async def fail() -> None:
     await asyncio.sleep(0)
     raise ValueError("in a coroutine")
@@ -153,3 +157,11 @@ def test_a_worker_is_closed_with_calls_under_way() -> None:
         crowd.call_async("enter")
         assert crowd.count() == 1
     assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_work_function_that_is_a_coroutine(start: str) -> None:
+    with Worker(echo_once, start=start) as worker:
+        worker.send({"x": 1})
+        assert worker.recv(timeout=60) == {"x": 1}
+        assert worker.wait(60) == 0

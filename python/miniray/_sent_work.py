@@ -70,5 +70,5 @@ def find(name: str) -> Callable[[_core.Handle], Any] | None:
     return _run_sent if name.endswith(_SUFFIX) else None
 
 
-def _run_sent(handle: _core.Handle) -> None:
-    unpacked(handle.recv())(handle)
+def _run_sent(handle: _core.Handle) -> Any:
+    return unpacked(handle.recv())(handle)

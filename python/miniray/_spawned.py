@@ -85,14 +85,14 @@ def main() -> None:
     sys.exit(_core._run_spawned(_work))
 
 
-def _work(handle: _core.Handle) -> None:
+def _work(handle: _core.Handle) -> Any:
     specification = handle.recv()
     sys.path[:] = specification["sys_path"]
     if specification["script"] is not None:
         from miniray import _functions
 
         _functions.set_main(specification["script"])
-    _find(specification)(handle)
+    return _find(specification)(handle)
 
 
 def _find(specification: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,11 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
     faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first
     faulthandler.register(_stack_signal, crash_descriptor)
     try:
-        work_fn(handle)
+        outcome = work_fn(handle)
+        if type(outcome) is types.CoroutineType:
+            import asyncio
+
+            asyncio.run(outcome)
         return None
     except SystemExit as leave:
         return _exit_code(leave.code)

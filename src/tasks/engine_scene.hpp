@@ -121,7 +121,8 @@ class Scene {
 
   std::vector<PoolEvent> events;
   std::map<std::int64_t, TaskOutcome> outcomes;
-  std::vector<std::int64_t> order;  // of the outcomes
+  std::vector<std::int64_t> order;      // of the outcomes
+  std::vector<std::int64_t> asked_for;  // functions that a worker does not have
   std::function<void(std::size_t node)> on_vacancy = [this](std::size_t node) { add_worker(serve_as_if_quick, node); };
   TaskEngine engine;
 
@@ -133,6 +134,7 @@ class Scene {
     made.on_vacancy = [this](std::size_t node, const std::shared_ptr<Worker>&) {
       if (on_vacancy) on_vacancy(node);
     };
+    made.on_unknown = [this](const TaskFunction& function) { asked_for.push_back(function.number); };
     return made;
   }
   void take_outcomes() {
