@@ -265,8 +265,7 @@ class Mapping:
                 failed = min(errors, default=len(values))
                 del values[failed:]
                 values.reverse()
-                while values:
-                    yield values.pop()
+                yield from itertools.starmap(values.pop, itertools.repeat((), len(values)))
                 if errors:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
