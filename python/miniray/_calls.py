@@ -280,7 +280,7 @@ def _with(served: Served, arguments: Any, keywords: dict[str, Any] | None, funct
 
 
 def _awaited(result: Any) -> Any:
-    """What an ``async def`` function returns in the end."""
+    """What an ``async def`` function returns in the end; what any other returns as it is."""
     return _coroutines.run(result) if type(result) is types.CoroutineType else result
 
 
@@ -297,9 +297,11 @@ def _map(served: Served, name: Any, items: Any, star: bool, _lease: int = 0) -> 
         items = _pickling.unpickled(items, served)
     results: list[Any] = []
     errors: list[Any] = []
+    coroutine = types.CoroutineType
     for item in items:
         try:
-            results.append(_awaited(function(*item) if star else function(item)))
+            result = function(*item) if star else function(item)
+            results.append(_awaited(result) if type(result) is coroutine else result)
         except BaseException as error:
             errors.append([len(results), describe_error(served, error)[1]])
             results.append(None)
