@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,38 @@ def test_threads_of_a_worker_finish_first(tmp_path: Path) -> None:
     with Worker(work) as worker:
         assert worker.wait(timeout=30) == 0
     assert (tmp_path / "written").exists()
+
+
+left_open: list[Any] = []  # as a module's own would be
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor, miniray.Pool])
+def test_executors_that_a_worker_leaves_open_end_with_it(kind: Any) -> None:
+    """They have threads that wait for more, and end when a program ends; so they do when a worker does."""
+
+    def work(handle: Any) -> None:
+        left_open.append(kind(1))
+        handle.send(left_open[-1].submit(pow, 2, 10).result())
+
+    with Worker(work) as worker:
+        assert worker.recv(timeout=30) == 1024
+        assert worker.wait(timeout=30) == 0
+
+
+def test_multiprocessing_tidies_up_in_a_worker(tmp_path: Path) -> None:
+    """Its managers, pools and semaphores count on it; those of the coordinator are not the worker's to end."""
+
+    def work(handle: Any) -> None:
+        multiprocessing.util.Finalize(None, (tmp_path / "of the worker").touch, exitpriority=0)
+
+    ours = multiprocessing.util.Finalize(None, (tmp_path / "of the coordinator").touch, exitpriority=0)
+    try:
+        with Worker(work) as worker:
+            assert worker.wait(timeout=30) == 0
+        assert [path.name for path in tmp_path.iterdir()] == ["of the worker"]
+    finally:
+        ours.cancel()
 
 
 def test_unprintable_exceptions_arrive() -> None:

@@ -46,6 +46,7 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
         return _raised(error)
     finally:
         _join_threads()
+        _run_finalizers()
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -61,13 +62,25 @@ def limit_threads() -> None:
 
 
 def _join_threads() -> None:
-    """As at the end of any program: threads that are not daemons finish first."""
+    """As at the end of any program: executors hear that it ends, then threads that are not daemons finish."""
     threading = sys.modules.get("threading")
     if threading is None:
         return
+    for end in reversed(list(threading._threading_atexits)):  # else the threads of open executors wait for work
+        try:
+            end()
+        except Exception:
+            traceback.print_exc()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+
+
+def _run_finalizers() -> None:
+    """Those that multiprocessing would run at the end of this process: of its managers, pools and semaphores."""
+    utilities = sys.modules.get("multiprocessing.util")
+    if utilities is not None:
+        utilities._run_finalizers()  # it leaves out those of the process that forked us
 
 
 def _exit_code(code: object) -> int:
