@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "cli/subcommands.hpp"
 #include "interop.hpp"
 
 namespace miniray::python {
@@ -15,7 +16,11 @@ void bind_command(nb::module_& module) {
       [](const std::vector<std::string>& arguments, const std::string& python,
          const std::vector<std::string>& attendant) {
         const nb::gil_scoped_release released;
-        return cli::run_command(arguments, {python, attendant, check_signals, {}});
+        // For --help; miniray/__main__.py runs it.
+        const auto list_more = [](CLI::App& app) {
+          app.add_subcommand("worker-server", cli::worker_server_description);
+        };
+        return cli::run_command(arguments, {python, attendant, check_signals, list_more});
       },
       "arguments"_a, "python"_a, "attendant"_a);
 }

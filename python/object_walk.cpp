@@ -262,7 +262,6 @@ class ObjectWalk {
     if (nb::isinstance<Array>(nb::handle(object))) return array(object, nullptr, Array::Form::array);
     if (plain_array(object)) return;
     const nb::object described = attribute("miniray._arrays", "describe")(nb::handle(object));
-    if (described.is_none()) throw UnsendableAt(type_name(object));
     const nb::tuple parts = nb::cast<nb::tuple>(described);
     const std::string_view what = nb::cast<const char*>(parts[0]);
     if (what == "value") return value(nb::object(parts[1]).ptr());

@@ -151,7 +151,11 @@ def test_installed_functions_need_no_code(hosts: Hosts) -> None:
     ("work_fn", "message"),
     [
         ("5", "TypeError: work_fn is a function that takes a handle, or its name, not int"),
-        ('"work"', r"ValueError: a work function is named \"module.function\", not 'work'"),
+        (
+            '"work"',
+            r"ValueError: a function is named \"module.function\", not 'work'; "
+            r"one of the script itself is \"__main__.work\"",
+        ),
         (
             "holds(threading.Lock())",
             "TypeError: cannot send holds.<locals>.<lambda> to another process: cannot pickle '_thread.lock' object",

@@ -389,7 +389,7 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
     refused = told.pop(5)
     assert refused == (
         f"Refused: the server at {address}:10000 and this side do not agree: it has another key. Give both sides the "
-        "same one: copy ~/.miniray/key, or set MINIRAY_KEY on both"
+        "same one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in the argument key)"
     )
     assert told == [
         "the cluster's servers are not up; call launch_servers() or start()",

@@ -8,6 +8,10 @@ from miniray import _core
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["worker-server"]:
+        from miniray import worker_server
+
+        return worker_server.main(sys.argv[2:], "miniray worker-server")
     from miniray.cluster import _attendant
 
     try:

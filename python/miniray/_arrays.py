@@ -38,9 +38,9 @@ def build(array: Array) -> Any:
     return numpy.ndarray(shape, dtype, array)
 
 
-def describe(thing: Any) -> tuple[str, Any, Any] | None:
+def describe(thing: Any) -> tuple[str, Any, Any]:
     """How to send it: ("value", plain object, None), ("array" or "tensor", memory, dtype name or None for the
-    memory's own), ("refuse", what it is, remedy); None if it is nothing that this module knows."""
+    memory's own), ("refuse", what it is, remedy)."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(thing, numpy.ndarray):
         return _describe_ndarray(numpy, thing)
@@ -55,11 +55,9 @@ def describe(thing: Any) -> tuple[str, Any, Any] | None:
         return "refuse", f"a numpy.{type(thing).__name__}", "convert it to a number or a str"
     if torch is not None and isinstance(thing, torch.Tensor):
         return _describe_tensor(torch, thing)
-    if hasattr(type(thing), "__dataclass_fields__"):
-        return "refuse", f"a {type(thing).__name__}", "it is a dataclass; send dataclasses.asdict(it)"
-    if isinstance(thing, (set, frozenset)):
-        return "refuse", f"a {type(thing).__name__}", "send a list"
-    return None
+    from miniray import _unsendable
+
+    return "refuse", *_unsendable.describe(thing)
 
 
 def is_exact(thing: Any) -> bool:

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _coroutines, _definitions, _functions, _pickling, _script, _spawned, _work
+from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _work
 from miniray.errors import WorkerError
 
 Functions = dict[Any, Any]
@@ -162,7 +162,7 @@ class Served:
         names[key[1]] = thing
 
     def forget(self, name: Any) -> None:
-        thing = self.functions.pop(name, None)
+        thing = _lookup.forget(self.functions, name)
         if self._numbers.get(id(thing)) == name:
             del self._numbers[id(thing)]
         self.missing.pop(name, None)
@@ -323,22 +323,14 @@ def _function(functions: Functions, name: Any) -> Any:
         try:
             return _import(name)
         except Exception as error:
-            raise LookupError(
-                f"{_registered(functions, name)}. As a module's: {_functions.explain(name, error)}"
-            ) from None
-    raise LookupError(_registered(functions, name) + "; register it first")
-
-
-def _registered(functions: Functions, name: str) -> str:
-    known = ", ".join(sorted(str(known) for known in functions if isinstance(known, str))) or "none"
-    return f'no function "{name}" is registered here (registered: {known})'
+            raise _lookup.unknown(functions, name, error) from None
+    raise _lookup.unknown(functions, name)
 
 
 def _method(thing: Any, name: str, method: str) -> Any:
     found = _spawned._look_up(thing, method)
     if found is None or not callable(found):
-        methods = [each for each in dir(thing) if not each.startswith("_") and callable(getattr(thing, each, None))]
-        raise AttributeError(f'"{name}" is a {type(thing).__name__} without a method {method}; it has {methods}')
+        raise _lookup.no_method(thing, name, method)
     return found
 
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _core, _sent_work, _spawned
+from miniray import _check, _core, _sent_work, _spawned
 
 _main_specification: dict[str, Any] | None = None
 
@@ -58,7 +58,7 @@ def _import(name: str) -> tuple[Any, list[str]]:
     """The longest part of the name that is a module, and what is left."""
     parts = name.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError(f'a work function is named "module.function", not {name!r}')
+        raise ValueError(_not_a_name(name))
     for end in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:end])
         try:
@@ -70,13 +70,21 @@ def _import(name: str) -> tuple[Any, list[str]]:
     raise AssertionError("unreachable")
 
 
+def _not_a_name(name: str) -> str:
+    cure = f'; one of the script itself is "__main__.{name}"' if name.isidentifier() else ""
+    return f'a function is named "module.function", not {name!r}{cure}'
+
+
 def explain(name: str, error: BaseException) -> str:
     """Why the function cannot be had, for whoever asked for it."""
-    if isinstance(error, (AttributeError, TypeError, ValueError)) and str(error).startswith((name, "a work function")):
+    own = (name, "a function is named")  # how our own texts begin
+    if isinstance(error, (AttributeError, TypeError, ValueError)) and str(error).startswith(own):
         return str(error)
     below = error.__traceback__
     while below is not None and _is_machinery(below.tb_frame.f_code.co_filename):
         below = below.tb_next  # the user's own frames begin after these
+    if below is None and isinstance(error, AttributeError) and error.name is not None:
+        return f"cannot import {name}: {error}{_check.nearest(error.name, dir(error.obj))}"
     text = "".join(traceback.format_exception(type(error), error, below))
     cure = ""
     if isinstance(error, ModuleNotFoundError):
@@ -112,7 +120,7 @@ def name_of(work_fn: str | Callable[..., Any]) -> str:
     """How another machine finds a function that it can import."""
     if isinstance(work_fn, str):
         if "." not in work_fn:
-            raise ValueError(f'a work function is named "module.function", not {work_fn!r}')
+            raise ValueError(_not_a_name(work_fn))
         return work_fn
     module, qualname = _spawned.name_in_module(work_fn)
     assert module is not None, work_fn

@@ -20,7 +20,11 @@ def at_most(more_bytes: int) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        text = f"the task needed more than the {more_bytes} bytes that it may take (memory_bytes): {error}"
+        why = f": {error}" if str(error) else ""
+        text = (
+            f"the task needed more than the {more_bytes} bytes that it may take beside what its worker had "
+            f"(memory_bytes={more_bytes}){why}"
+        )
         raise TaskOutOfMemory(text) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from miniray import _check, _core
+from miniray import _check, _core, _lent
 from miniray.calls import serve_calls
-from miniray.errors import EndOfStream, MiniRayError, WorkerDied, WorkerRestarted
+from miniray.errors import EndOfStream, MiniRayError, UsageError, WorkerDied, WorkerRestarted
 from miniray.worker import RemoteWorker, Worker
 
 
@@ -199,8 +199,12 @@ class GivenWorkers:
         for worker in self._workers:
             if not isinstance(worker, Worker):
                 raise TypeError(f"a pool takes workers, not {_check.shown(worker)}")
+            _lent.check(worker)
         if not self._workers:
             raise ValueError("a pool needs at least one worker")
+        if len(set(map(id, self._workers))) < len(self._workers):
+            raise UsageError("a worker is in the list twice")
+        self._lent = list(self._workers)
         hosts = [_host_of(worker) for worker in self._workers]
         names = list(dict.fromkeys(hosts))
         self._numbers = [names.index(host) for host in hosts]
@@ -212,14 +216,18 @@ class GivenWorkers:
 
     def first(self) -> Iterable[tuple[int, Any]]:
         workers, self._workers = self._workers, []
+        for worker in workers:
+            _lent.lend(worker)
         return zip(self._numbers, workers, strict=True)
 
     def replace(self, node: int, gone: Any) -> Any:
         if gone is None or not hasattr(gone, "_supervision"):
             raise LookupError("it was started without a restart policy")
+        _lent.give_back(gone)
         try:
             gone.recv(timeout=_core.limits.exit_wait_ms / 1000)
         except WorkerRestarted:
+            _lent.lend(gone)
             return gone
         except (WorkerDied, EndOfStream, TimeoutError) as error:
             raise LookupError(str(error)) from None
@@ -236,7 +244,9 @@ class GivenWorkers:
         return None
 
     def close(self) -> None:
-        pass  # each is closed with the pool
+        for worker in self._lent:  # which was closed with the pool
+            _lent.give_back(worker)
+        self._lent = []
 
 
 def _host_of(worker: Any) -> str:

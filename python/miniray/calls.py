@@ -16,8 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from miniray import _calls, _core
+from miniray import _calls, _check, _core
 from miniray._calls import RemoteTraceback
+from miniray.errors import UsageError
 
 if TYPE_CHECKING:
     from miniray._call_future import CallFuture, as_completed
@@ -41,18 +42,33 @@ def serve_calls(handle: _core.Handle) -> None:
         raise TypeError(f"this worker answers calls alone, and was sent a message: {str(message)[:100]}")
 
 
+class _RemoteMethod(partial[Any]):
+    """A method of an object that lives on a worker: it is called there."""
+
+    def __repr__(self) -> str:
+        return f"<miniray.RemoteObject method {self.args[0]}; call it: {self.args[0]}()>"
+
+
 class RemoteObject:
     """An object that lives on a worker: its methods are called there."""
 
+    _worker: Any
+    _name: str
+
     def __init__(self, worker: Any, name: str) -> None:
-        self._worker, self._name = worker, name
+        self.__dict__.update(_worker=worker, _name=name)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("__"):
             raise AttributeError(method)
-        call = partial(self._worker.call_remote, f"{self._name}.{method}")
+        call = _RemoteMethod(self._worker.call_remote, f"{self._name}.{method}")
         self.__dict__[method] = call  # found without this function the next time
         return call
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"{name} cannot be set from here: {self._name} lives in {self._worker.name}. Give it a method that sets it"
+        )
 
     def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
         """A method's call, as a future."""
@@ -69,10 +85,21 @@ def register(worker: Any, name: Any, function: Any) -> None:
     """``Worker.register``."""
     if function is None:
         name, function = getattr(name, "__name__", None), name
-    if not isinstance(name, str) or not name or not callable(function):
-        raise TypeError(f"register takes a name and a function, not {name!r} and {function!r}")
+        if name is None or name == "<lambda>" or not callable(function):
+            raise TypeError(f"{_REGISTER}, or a function that has a name, not {_shown_function(name, function)}")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{_REGISTER}; the name is a str, not {_check.shown(name)}")
+    if not callable(function):
+        raise TypeError(f"{_REGISTER}, not {_check.shown(function)}")
     _describe(worker, ["define", name], function, [])
     worker.__dict__.setdefault("_registered", {})[name] = function  # for the process that may take its place
+
+
+_REGISTER = 'register takes a name and a function: register("square", square)'
+
+
+def _shown_function(name: Any, function: Any) -> str:
+    return "a lambda alone" if name == "<lambda>" else _check.shown(function)
 
 
 def register_again(worker: Any) -> None:
@@ -84,6 +111,11 @@ def register_again(worker: Any) -> None:
 
 def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
     """``Worker.create``."""
+    _check.text("name", name, 'a str, what the object is called there, as in create("counter", Counter)')
+    if not name or "." in name:
+        raise UsageError(f"the name of an object has no dot, since one comes before its methods, not {name!r}")
+    if not isinstance(kind, str) and not callable(kind):
+        raise TypeError(f"create takes a name and a class: create({name!r}, Class, ...), not {_check.shown(kind)}")
     if isinstance(kind, str):
         _ask(worker, ["create", name, {"name": kind}, list(args), kwargs], 4, 6)
     else:
@@ -93,6 +125,7 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
 
 def forget(worker: Any, name: str) -> None:
     """``Worker.forget``."""
+    _check.text("name", name, "a str, what a function or an object is called there")
     worker.__dict__.get("_registered", {}).pop(name, None)
     _ask(worker, ["forget", name], 2, 3)
 

@@ -1,6 +1,6 @@
 """A server that starts a worker for every connection: run it where the workers shall run.
 
-python -m miniray.worker_server --port 10000 --workers 4 --work-fn my_module.train_fn
+miniray worker-server --port 10000 --workers 4 --work-fn my_module.train_fn
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class WorkerServer(_core.WorkerServer):
         super().__init__(host, port, work, num_workers or 0, _key(key))
 
 
-def main() -> None:
-    """The command line: ``python -m miniray.worker_server --help``."""
-    if sys.argv[1:] == ["--stdio"]:  # a cluster started it, and says on standard input what to do
+def main(arguments: list[str] | None = None, command: str = "python -m miniray.worker_server") -> None:
+    """The command line: ``miniray worker-server --help``, or ``python -m miniray.worker_server --help``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--stdio"]:  # a cluster started it, and says on standard input what to do
         if sys.path[0] in ("", os.getcwd()):
             sys.path.pop(0)  # the folder in which ssh logs in must not hide other modules
         sys.exit(_core._serve_stdio())
@@ -59,14 +60,14 @@ def main() -> None:
     import argparse
 
     parser = argparse.ArgumentParser(
-        prog="python -m miniray.worker_server",
+        prog=command,
         description="Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key).",
     )
     parser.add_argument("--host", default="0.0.0.0", help="the address to listen on (default: all of this machine's)")
     parser.add_argument("--port", type=int, default=10000, help="0: any that is free (default: 10000)")
     parser.add_argument("--workers", type=int, default=None, help="at most so many at a time (default: no limit)")
     parser.add_argument("--work-fn", help="module.function; without it, connections must say what to run")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sys.path.insert(0, os.getcwd())
 
     def end(*_: object) -> None:

@@ -64,8 +64,10 @@ std::string versions_differ(std::uint32_t theirs) {
          std::to_string(protocol_version) + ": install the same MiniRay on both machines";
 }
 
-const char* const wrong_key =
-    "it has another key. Give both sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both";
+std::string wrong_key(const Key& ours) {
+  const std::string origin = ours.origin().empty() ? "" : " (this side's is the one in " + ours.origin() + ")";
+  return "it has another key. Give both sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both" + origin;
+}
 
 std::string make_key_file(const std::filesystem::path& path) {
   const std::string text = Key::random().hex() + "\n";
@@ -125,8 +127,10 @@ Key Key::from_hex(std::string_view text, const std::string& where) {
   const bool right = text.size() == 2 * bytes && text.find_first_not_of("0123456789abcdefABCDEF") == text.npos;
   if (!right)
     throw UsageError("the key in " + where + " must be " + std::to_string(2 * bytes) +
-                     " hexadecimal digits. Make one with: head -c 32 /dev/urandom | xxd -p -c 64");
+                     " hexadecimal digits, and this is none such (" + std::to_string(text.size()) +
+                     " characters). Make one with: head -c 32 /dev/urandom | xxd -p -c 64");
   Key key;
+  key.origin_ = where;
   for (std::size_t i = 0; i < bytes; ++i)
     key.data_[i] = static_cast<unsigned char>(std::strtoul(std::string(text.substr(2 * i, 2)).c_str(), nullptr, 16));
   return key;
@@ -238,13 +242,13 @@ void Handshake::server_hello_head_arrived() {
 void Handshake::server_hello_rest_arrived() {
   server_nonce_ = input_.substr(0, nonce_bytes);
   if (!equal_in_constant_time(input_.substr(nonce_bytes), proof("MiniRay server")))
-    return refuse(Refusal::wrong_key, wrong_key);
+    return refuse(Refusal::wrong_key, wrong_key(key_));
   output_ = proof("MiniRay client");
   expect(Step::done, 0);
 }
 
 void Handshake::client_proof_arrived() {
-  if (!equal_in_constant_time(input_, proof("MiniRay client"))) return refuse(Refusal::wrong_key, wrong_key);
+  if (!equal_in_constant_time(input_, proof("MiniRay client"))) return refuse(Refusal::wrong_key, wrong_key(key_));
   expect(Step::done, 0);
 }
 

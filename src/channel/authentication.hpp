@@ -23,10 +23,13 @@ class Key {
   /// MINIRAY_KEY, or ~/.miniray/key, which is made on first use. Throws UsageError if others could read the file.
   static Key of_user();
   [[nodiscard]] std::string hex() const;
+  /// Where it was found, for errors: MINIRAY_KEY, a file, an argument; empty if it was made here.
+  [[nodiscard]] const std::string& origin() const { return origin_; }
   [[nodiscard]] std::span<const unsigned char> get() const { return data_; }
 
  private:
   std::array<unsigned char, bytes> data_{};
+  std::string origin_;
 };
 
 std::string random_hex(std::size_t bytes);

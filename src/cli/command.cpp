@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
+#include <utility>
 
 #include "cli/subcommands.hpp"
 #include "miniray/error.hpp"
@@ -13,6 +15,36 @@ namespace miniray::cli {
 namespace {
 
 constexpr int usage_error = 2;
+
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// How many letters one has to change, add or leave out to make one word of the other.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j)
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
+  }
+  return row.back();
+}
+
+// CLI11 only says that a subcommand is required.
+int refuse_command(const CLI::App& app, const std::string& name) {
+  std::string nearest;
+  std::size_t best = std::max<std::size_t>(2, name.size() / 2);
+  for (const CLI::App* command : subcommands_of(app))
+    if (const std::size_t letters = distance(name, command->get_name()); letters <= best)
+      best = letters, nearest = command->get_name();
+  std::fprintf(stderr, "miniray: there is no command \"%s\"%s The commands are:\n", name.c_str(),
+               nearest.empty() ? "." : ("; did you mean " + nearest + "?").c_str());
+  for (const CLI::App* command : subcommands_of(app))
+    std::fprintf(stderr, "  %-15s %s\n", command->get_name().c_str(), command->get_description().c_str());
+  return usage_error;
+}
 
 }  // namespace
 
@@ -24,11 +56,19 @@ int run_command(const std::vector<std::string>& arguments, const Surroundings& s
   add_doctor(app, surroundings, exit_code);
   add_limits(app);
   if (surroundings.add_more_subcommands) surroundings.add_more_subcommands(app);
+  app.footer("miniray COMMAND --help says more about one.");
+  if (arguments.empty()) {
+    std::fputs(app.help().c_str(), stderr);
+    return usage_error;
+  }
+  const bool is_known = std::ranges::any_of(
+      subcommands_of(app), [&](const CLI::App* command) { return command->get_name() == arguments[0]; });
+  if (!arguments[0].starts_with('-') && !is_known) return refuse_command(app, arguments[0]);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as the library wants it
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == EXIT_SUCCESS ? EXIT_SUCCESS : usage_error;
   } catch (const UsageError& error) {
     std::fprintf(stderr, "miniray: %s\n", error.what());
     return usage_error;

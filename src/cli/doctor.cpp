@@ -44,10 +44,11 @@ CheckReport examine(const Options& options, const Surroundings& surroundings) {
 }  // namespace
 
 void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "doctor",
-      "Find what would make a training run hang or fail: every pair of nodes, ports, names, versions, clocks, GPUs, "
-      "shared memory, limits. Exit code 0: no problem, 1: some");
+  CLI::App* command =
+      app.add_subcommand("doctor", "Find what would make a training run hang or fail, on this machine or on several");
+  command->footer(
+      "It checks every pair of nodes, ports, names, versions, clocks, GPUs, shared memory and limits.\n"
+      "Exit code 0: no problem, 1: some.");
   auto options = std::make_shared<Options>();
   command->add_option("nodes", options->nodes, "As you would give them to ssh; without any, this machine");
   command->add_option("--port", options->ports, "Must be free, and open between all nodes; may be given several times")

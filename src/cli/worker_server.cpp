@@ -57,8 +57,7 @@ WorkFunction find_in_library(const std::string& name) {
 }
 
 void add_worker_server(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "worker-server", "Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key)");
+  CLI::App* command = app.add_subcommand("worker-server", worker_server_description);
   auto options = std::make_shared<Options>();
   command->add_option("--host", options->host, "The address to listen on")->capture_default_str();
   command->add_option("--port", options->port, "0: any that is free")->capture_default_str();

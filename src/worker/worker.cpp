@@ -93,7 +93,7 @@ void Worker::State::explain_end() {
     throw error_in(*last);
   if (returned_ || (channel_.newest() != nullptr && channel_.newest()->kind == Message::Kind::end)) end_of_stream();
   if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
-    throw EndOfStream("the channel to " + name + " was closed here");
+    throw EndOfStream(name + " was closed here; start another one");
   if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
     throw EndOfStream(name + " closed its channel, though its process still runs; there are no more messages");
   throw WorkerDied(certificate());

@@ -132,7 +132,7 @@ class WorkerServer::State {
 
 WorkerServer::State::State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
     : options_(std::move(options)),
-      key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "WorkerServerOptions")),
+      key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "the argument key")),
       work_(std::move(work)),
       descriptor_limit_(system::raise_descriptor_limit()),
       newcomers_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {

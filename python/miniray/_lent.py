@@ -1,0 +1,40 @@
+"""Workers that a pool has: its core talks to them, and nobody else may until it is shut down."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from miniray.errors import UsageError
+
+_TALKING = (
+    *("send", "recv", "send_large", "recv_large", "send_async", "recv_async", "call_remote", "call_async"),
+    *("register", "create", "forget", "wait", "wait_async", "close"),
+)
+
+
+def check(worker: Any) -> None:
+    """Whether a pool may have it."""
+    if worker._closed:
+        raise UsageError(f"{worker.name} was closed; a pool takes workers that run")
+    if hasattr(worker, "_own_class"):
+        raise UsageError(f"{worker.name} is in a pool already, and a worker is in one at a time")
+
+
+def lend(worker: Any) -> None:
+    """From now on, whatever would talk to the worker is refused."""
+    worker.__class__ = _lent_class(type(worker))
+
+
+def give_back(worker: Any) -> None:
+    """If it was lent."""
+    worker.__class__ = getattr(worker, "_own_class", type(worker))
+
+
+@cache
+def _lent_class(cls: Any) -> Any:
+    def refuse(self: Any, *_: Any, **__: Any) -> Any:
+        raise UsageError(f"{self.name} belongs to a pool until that is shut down. Give the pool tasks: pool.submit")
+
+    described = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls,), {**dict.fromkeys(_TALKING, refuse), "_own_class": cls, **described})

@@ -1,0 +1,288 @@
+"""Mistakes with calls, objects, pools, clusters and keys: the text says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import miniray
+from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker
+
+
+class Counter:
+    """Has a method and something that is none."""
+
+    def __init__(self) -> None:
+        self.total = 3
+
+    def add(self, number: int) -> int:
+        self.total += number
+        return self.total
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def echo(handle: Any) -> None:
+    while True:
+        handle.send(handle.recv())
+
+
+def told(mistake: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (each text is compared)
+        mistake()
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+@pytest.fixture
+def worker() -> Iterator[Any]:
+    with Worker(echo) as made:
+        yield made
+
+
+def test_a_function_is_called_by_its_name(worker: Any) -> None:
+    for call in ("call_remote", "call_async"):
+        method = getattr(worker, call)
+        assert told(lambda method=method: method(square, 3)) == (
+            f"TypeError: {call} takes the name of a function, not the function square itself: worker.register(square), "
+            f"and then {call}('square', ...); or give it to a pool: pool.submit(square, ...)"
+        )
+        assert told(lambda method=method: method(3)) == (
+            f"TypeError: {call} takes the name of a function, a str, not the int 3"
+        )
+        assert told(lambda method=method: method()) == (
+            f"TypeError: {call} takes the name of a function, and its arguments: {call}('module.function', 1, 2)"
+        )
+    worker.register(square)
+    assert worker.call_remote("square", 3) == 9
+
+
+def test_a_name_that_is_not_known(worker: Any) -> None:
+    worker.register("square", square)
+    assert told(lambda: worker.call_remote("sqare", 3)) == (
+        'LookupError: no function "sqare" is registered here (registered: square); did you mean square? '
+        "Register it first: worker.register(sqare)"
+    )
+    assert told(lambda: worker.call_remote("clock.tick")) == (
+        'LookupError: no function "clock.tick" is registered here (registered: square), there is no object "clock", '
+        'and no module "clock" can be imported'
+    )
+    assert told(lambda: worker.call_remote("math.sqrtt", 3)) == (
+        'LookupError: no function "math.sqrtt" is registered here (registered: square). As a module\'s: cannot import '
+        "math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
+    )
+    with Pool(1) as pool:
+        text = told(lambda: pool.submit("square", 3).result())
+        assert text.partition("\n")[0] == (
+            "LookupError: a function is named \"module.function\", not 'square'; one of the script itself is "
+            '"__main__.square"'
+        )
+
+
+def test_register_create_and_forget_say_what_they_take(worker: Any) -> None:
+    register = 'TypeError: register takes a name and a function: register("square", square)'
+    for mistake, text in {
+        lambda: worker.register(3): f"{register}, or a function that has a name, not the int 3",
+        lambda: worker.register(lambda: 3): f"{register}, or a function that has a name, not a lambda alone",
+        lambda: worker.register(3, square): f"{register}; the name is a str, not the int 3",
+        lambda: worker.register("f", 3): f"{register}, not the int 3",
+        lambda: worker.create(
+            "c", 3
+        ): "TypeError: create takes a name and a class: create('c', Class, ...), not the int 3",
+        lambda: worker.create(3, Counter): (
+            'TypeError: name is a str, what the object is called there, as in create("counter", Counter), not the int 3'
+        ),
+        lambda: worker.create("a.b", Counter): (
+            "UsageError: the name of an object has no dot, since one comes before its methods, not 'a.b'"
+        ),
+        lambda: worker.forget(
+            3
+        ): "TypeError: name is a str, what a function or an object is called there, not the int 3",
+    }.items():
+        assert told(mistake) == text
+
+
+def test_objects_that_live_elsewhere(worker: Any) -> None:
+    counter = worker.create("counter", Counter)
+    assert repr(counter.total) == "<miniray.RemoteObject method counter.total; call it: counter.total()>"
+    assert told(lambda: counter.total()) == (
+        'AttributeError: "counter" is a Counter whose total is the int 3, not a method; only methods can be called '
+        "from another process. Give Counter a method that returns it"
+    )
+    assert told(lambda: counter.ad(1)) == (
+        "AttributeError: \"counter\" is a Counter without a method ad; it has ['add']; did you mean add?"
+    )
+    assert told(lambda: setattr(counter, "total", 5)) == (
+        f"AttributeError: total cannot be set from here: counter lives in {worker.name}. Give it a method that sets it"
+    )
+    assert counter.add(1) == 4
+    worker.forget("counter")
+    assert told(lambda: counter.add(1)) == (
+        'LookupError: "counter" was forgotten here, by worker.forget("counter"). Register or create it again'
+    )
+    assert worker.create("counter", Counter).add(1) == 4
+    worker.register(square)
+    worker.forget("square")
+    assert told(lambda: worker.call_remote("square", 1)) == (
+        'LookupError: "square" was forgotten here, by worker.forget("square"). Register or create it again'
+    )
+
+
+def test_a_task_that_takes_too_much_memory_says_how_much_it_may() -> None:
+    with Pool(1) as pool:
+        text = told(lambda: pool.options(memory_bytes=10_000_000).submit(bytearray, 10**9).result())
+    assert text == (
+        "TaskOutOfMemory: the task needed more than the 10000000 bytes that it may take beside what its worker had "
+        "(memory_bytes=10000000)"
+    )
+
+
+def test_what_was_closed_says_so(worker: Any) -> None:
+    name = worker.name
+    worker.close()
+    for mistake in (worker.recv, lambda: worker.send(1), lambda: worker.call_remote("math.sqrt", 1)):
+        assert told(mistake) == f"EndOfStream: {name} was closed here; start another one"
+    assert told(lambda: Pool([worker])) == f"UsageError: {name} was closed; a pool takes workers that run"
+    pool = Pool(1)
+    pool.shutdown()
+    assert told(lambda: pool.submit(square, 3)) == "RuntimeError: cannot schedule new futures after shutdown"
+
+
+def test_another_thread_and_a_child_are_refused(worker: Any) -> None:
+    name = worker.name
+    begun = threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        with contextlib.suppress(miniray.WorkerDied):
+            worker.recv()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    begun.wait()
+    busy = (
+        f"UsageError: the channel to {name} is in use by another thread (or by what a signal interrupted); give each "
+        "thread its own, or hold a lock around the calls"
+    )
+    texts = set()
+    while busy not in texts and waiting.is_alive():  # it may not wait yet
+        try:
+            worker.recv(timeout=0.01)
+        except (TimeoutError, miniray.UsageError) as error:
+            texts.add(f"{type(error).__name__}: {error}")
+    assert busy in texts
+    worker.kill()
+    waiting.join()
+
+
+def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            worker.send(1)
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    assert text == (
+        f"UsageError: the channel to {worker.name} belongs to the process that made it, and this is a child of that. A "
+        "child starts workers of its own; a worker speaks through its handle"
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"restart": RestartPolicy()}], ids=["plain", "supervised"])
+def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
+    """It used to end the whole program."""
+    made: Any = Worker(**options)
+    name = made.name
+    with Pool([made]) as pool:
+        text = f"UsageError: {name} belongs to a pool until that is shut down. Give the pool tasks: pool.submit"
+        for mistake in (made.recv, lambda: made.send(1), lambda: made.call_remote("math.sqrt", 1), made.close):
+            assert told(mistake) == text
+        assert (
+            told(lambda: Pool([made])) == f"UsageError: {name} is in a pool already, and a worker is in one at a time"
+        )
+        assert pool.submit(square, 3).result() == 9
+        assert made.is_alive()
+    made.close()
+    assert told(lambda: made.send(1)) == f"EndOfStream: {name} was closed here; start another one"
+
+
+def test_a_cluster_that_was_not_started_says_so() -> None:
+    cluster = Cluster([NodeConfig("localhost", num_workers=1, base_port=0)], progress=False)
+    down = "RuntimeError: the cluster's servers are not up; call launch_servers() or start()"
+    fixed = (
+        "UsageError: the nodes of a cluster are chosen when it is made. Make another one: "
+        'Cluster(nodes=[*cluster.nodes, NodeConfig("node3")])'
+    )
+    nodes: Any = cluster.nodes
+    for mistake, text in {
+        lambda: cluster.gather(): "RuntimeError: the cluster has no workers; start() starts them",
+        lambda: cluster.gather(5): "TypeError: gather takes its time-out by name: gather(timeout=5)",  # type: ignore[arg-type]
+        lambda: cluster.broadcast(1): down,
+        lambda: cluster.training_group(): down,
+        lambda: cluster.relaunch(0): down,
+        lambda: nodes.append(NodeConfig("other")): fixed,
+        lambda: setattr(cluster, "nodes", []): fixed,
+        lambda: cluster.start("work"): (
+            "ValueError: a function is named \"module.function\", not 'work'; one of the script itself is "
+            '"__main__.work"'
+        ),
+        lambda: cluster.start("m.f", nodes="localhost"): (  # type: ignore[arg-type]
+            "TypeError: nodes is a list of hosts or positions, such as [\"node1\"] or [0], not the str 'localhost'"
+        ),
+        lambda: cluster.start("m.f", num_workers="2"): (  # type: ignore[arg-type]
+            "TypeError: num_workers is an int, or None, not the str '2'; write num_workers=2"
+        ),
+    }.items():
+        assert told(mistake) == text
+    assert cluster.nodes == (NodeConfig("localhost", num_workers=1, base_port=0),)
+
+
+def test_a_bad_key_says_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = (
+        " must be 64 hexadecimal digits, and this is none such (3 characters). Make one with: "
+        "head -c 32 /dev/urandom | xxd -p -c 64"
+    )
+    for start in (
+        lambda **key: miniray.RemoteWorker("localhost", 1, **key),
+        lambda **key: miniray.WorkerServer("127.0.0.1", 0, **key),
+    ):
+        assert told(lambda start=start: start(key="abc")) == f"UsageError: the key in the argument key{rest}"
+        monkeypatch.setenv("MINIRAY_KEY", "abc")
+        assert told(start) == f"UsageError: the key in MINIRAY_KEY{rest}"
+        monkeypatch.delenv("MINIRAY_KEY")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        file = tmp_path / ".miniray" / "key"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("abc\n")
+        file.chmod(0o600)
+        assert told(start) == f"UsageError: the key in {file}{rest}"
+
+
+def test_another_key_than_the_servers_says_where_ours_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = miniray.WorkerServer("127.0.0.1", 0, echo, key=secrets.token_hex(32))
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        monkeypatch.setenv("MINIRAY_KEY", secrets.token_hex(32))
+        text = told(lambda: miniray.RemoteWorker("127.0.0.1", server.port))
+    finally:
+        server.stop()
+        serving.join()
+    assert text == (
+        f"Refused: the server at 127.0.0.1:{server.port} and this side do not agree: it has another key. Give both "
+        "sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in MINIRAY_KEY)"
+    )
