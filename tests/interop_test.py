@@ -147,5 +147,5 @@ def test_a_coordinator_in_cpp(program: Path) -> None:
     assert lines[:5] == ["1.5", "from both", "2", "255", "ValueError: math domain error"]
     assert lines[5] == "TypeError: must be real number, not str"
     assert lines[6].startswith('LookupError: no function "math.no_such_function" is registered here')
-    assert lines[8].startswith("TypeError: the result is one that only Python can read")
+    assert lines[7].startswith("TypeError: the result is one that only Python can read")
     assert lines[-4:] == ["-19900", "ValueError: math domain error", "died with code 7", "3"]

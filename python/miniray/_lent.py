@@ -23,7 +23,8 @@ def check(worker: Any) -> None:
 
 def lend(worker: Any) -> None:
     """From now on, whatever would talk to the worker is refused."""
-    worker.__class__ = _lent_class(type(worker))
+    own: Any = type(worker)
+    worker.__class__ = _lent_class(own)
 
 
 def give_back(worker: Any) -> None:
