@@ -15,6 +15,7 @@ namespace miniray::cli {
 namespace {
 
 constexpr int usage_error = 2;
+constexpr const char* more_help = "miniray COMMAND --help says more about one.";
 
 std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
@@ -43,6 +44,7 @@ int refuse_command(const CLI::App& app, const std::string& name) {
                nearest.empty() ? "." : ("; did you mean " + nearest + "?").c_str());
   for (const CLI::App* command : subcommands_of(app))
     std::fprintf(stderr, "  %-15s %s\n", command->get_name().c_str(), command->get_description().c_str());
+  std::fprintf(stderr, "%s\n", more_help);
   return usage_error;
 }
 
@@ -56,7 +58,7 @@ int run_command(const std::vector<std::string>& arguments, const Surroundings& s
   add_doctor(app, surroundings, exit_code);
   add_limits(app);
   if (surroundings.add_more_subcommands) surroundings.add_more_subcommands(app);
-  app.footer("miniray COMMAND --help says more about one.");
+  app.footer(more_help);
   if (arguments.empty()) {
     std::fputs(app.help().c_str(), stderr);
     return usage_error;
