@@ -244,6 +244,58 @@ print(ask(lambda: 1))
         assert run(tmp_path, body, kind) == ["True True", "1"]
 
 
+STALE = """
+import threading
+from miniray import Pool, Worker
+
+limit = 1
+class Config:
+    name = "old"
+class Uses:
+    def both(self): return limit, Config.name
+    @property
+    def limit(self): return limit
+    @staticmethod
+    def static(): return Config.name
+def direct(): return limit, Config.name
+def indirect(): return direct()
+def checks(x): return isinstance(x, Config)
+def unused():
+    if limit < 0:
+        return later_lock
+    return "not needed"
+
+with Pool(2) as pool, Worker() as worker, Pool([Worker(), Worker()]) as given:
+    def asks(fn, *args):
+        worker.register("f", fn)
+        return [pool.submit(fn, *args).result(), given.submit(fn, *args).result(), worker.call_remote("f", *args)]
+    print(asks(indirect))
+    limit = 2
+    print(asks(indirect), asks(direct))
+    class Config:
+        name = "new"
+    print(asks(indirect), asks(Uses().both), asks(Uses.static), asks(checks, Config()))
+    print(asks(lambda: Uses().limit), list(pool.map(checks, [Config()] * 5)))
+    later_lock = threading.Lock()
+    print(asks(unused))
+    limit = 3
+    print(asks(indirect))
+"""
+
+
+def test_functions_that_forked_workers_have_see_globals_that_got_another_value(tmp_path: Path) -> None:
+    old, two, new, three = (1, "old"), (2, "old"), (2, "new"), (3, "new")
+    expected = [
+        f"{[old] * 3}",
+        f"{[two] * 3} {[two] * 3}",
+        f"{[new] * 3} {[new] * 3} {['new'] * 3} {[True] * 3}",
+        f"{[2] * 3} {[True] * 5}",
+        f"{['not needed'] * 3}",
+        f"{[three] * 3}",
+    ]
+    assert run_script(tmp_path, STALE).splitlines() == expected
+
+
 def test_code_without_a_file_and_code_that_was_executed(tmp_path: Path) -> None:
     source = """
     import enum

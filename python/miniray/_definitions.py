@@ -267,6 +267,9 @@ class Definitions:
             described["slot"] = list(definition.slot)
         has_name = self._describe_by_name(definition, described)
         if has_name and not definition.by_value:
+            if definition.in_script and self.all_forked:  # what it refers to may have got another value since the fork
+                names = _script.globals_of(definition.thing)
+                definition.globals = [(0, name) for name in names if name not in _NOT_SENT]
             definition.described = described
             self._on_described(definition)
             return
@@ -330,17 +333,23 @@ class Definitions:
 
         visit(definition)
         while later:
-            for namespace, name in later.pop().globals:
+            one = later.pop()
+            for namespace, name in one.globals:
                 names = self._namespaces[namespace]
                 value = names.get(name, _GONE)
+                if isinstance(value, types.ModuleType) and not one.by_value:
+                    continue  # it was imported there as well
                 values.append((names, name, value))
                 if value is _GONE:
                     continue
                 needed = self._of_value(namespace, name, value)
-                if id(needed) not in seen:
-                    seen.add(id(needed))
-                    self._describe_all()
-                    visit(needed)
+                if id(needed) in seen:
+                    continue
+                self._describe_all()
+                if "kind" in needed.described and not one.by_value:
+                    continue  # it cannot be sent; a function that the worker has may do without
+                seen.add(id(needed))
+                visit(needed)
         return Closure(order, values, self._generation)
 
 

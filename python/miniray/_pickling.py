@@ -160,7 +160,7 @@ def _pickler() -> Any:
                 return reduced
             # It looks its globals up when it runs, in what the script is there, as it would here.
             _, (code, *_, closure), (state, slots), *rest = reduced
-            self._book.use_globals(namespace, list(library.cloudpickle._extract_code_globals(code)))
+            self._book.use_globals(namespace, _script.global_names(code))
             return make_function, (code, namespace, closure), (state, {**slots, "__globals__": {}}), *rest
 
         def _other(self, thing: Any) -> Any:

@@ -12,6 +12,7 @@ import sys
 import types
 import weakref
 import zlib
+from functools import cache
 from typing import Any
 
 from miniray import _functions, _spawned
@@ -89,6 +90,37 @@ def is_of_script(thing: Any) -> bool:
         return False
     qualname = getattr(thing, "__qualname__", "<>")
     return "<" not in qualname and look_up(module(), qualname) is thing
+
+
+@cache
+def global_names(code: types.CodeType) -> list[str]:
+    """What a function looks up in its globals, and what functions within it do."""
+    import dis  # few programs need it
+
+    found = {one.argval: None for one in dis.get_instructions(code) if one.opname in _GLOBAL_OPERATIONS}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found.update(dict.fromkeys(global_names(constant)))
+    return list(found)
+
+
+_GLOBAL_OPERATIONS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
+
+
+def globals_of(thing: Any) -> list[str]:
+    """What a function of the script, or the methods of a class, look up in the script."""
+    if isinstance(thing, (staticmethod, classmethod)):
+        thing = thing.__func__
+    if isinstance(thing, types.FunctionType):
+        inner = thing.__globals__ is module().__dict__
+        return global_names(thing.__code__) if inner else []
+    if isinstance(thing, property):
+        parts = [part for part in (thing.fget, thing.fset, thing.fdel) if part is not None]
+    elif isinstance(thing, type):
+        parts = [part for part in vars(thing).values() if not isinstance(part, type)]
+    else:
+        return []
+    return list(dict.fromkeys(name for part in parts for name in globals_of(part)))
 
 
 # --- Whether two processes have the same ------------------------------------------------------------------------------
