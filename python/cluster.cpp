@@ -147,11 +147,11 @@ void bind_cluster(nb::module_& module) {
           nb::sig("def gather(workers: list[typing.Any], timeout: float | None) -> list[typing.Any]"))
       .def(
           "stop",
-          [](Cluster& self, const std::vector<Worker*>& workers) {
+          [](Cluster& self, const std::vector<Worker*>& workers, int how) {
             const nb::gil_scoped_release released;
-            self.stop(workers);
+            self.stop(workers, static_cast<Closing>(how));
           },
-          "workers"_a, nb::sig("def stop(self, workers: list[typing.Any]) -> None"))
+          "workers"_a, "how"_a, nb::sig("def stop(self, workers: list[typing.Any], how: int) -> None"))
       .def(
           "servers",
           [](Cluster& self) {

@@ -85,6 +85,8 @@ void raise_system_error(const SystemError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
+thread_local std::shared_ptr<const std::atomic<Closing>> heeded;
+
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
@@ -123,10 +125,15 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 }  // namespace
 
+void heed(std::shared_ptr<const std::atomic<Closing>> urgency) { heeded = std::move(urgency); }
+
 // Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
 // ends, that unwinds it (pthread_exit), which no C++ handler may stop.
 void check_signals() {
-  if (gettid() != getpid()) return;
+  if (gettid() != getpid()) {
+    if (heeded && heeded->load() > Closing::finish) throw Error("the pool ends");
+    return;
+  }
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }

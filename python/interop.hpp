@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,8 +15,11 @@ namespace nb = nanobind;
 
 namespace miniray::python {
 
-/// For the core's waits: runs Python's signal handlers, and throws what they raise.
+/// For the core's waits: runs Python's signal handlers, and throws what they raise. In another thread than the main
+/// one: throws if what that thread heeds is in a hurry to end.
 void check_signals();
+/// The calling thread, which is not the main one, works for what ends so urgently.
+void heed(std::shared_ptr<const std::atomic<Closing>> urgency);
 
 /// A miniray.WorkerDied with all that is known.
 nb::object died_object(const miniray::WorkerDied& died);

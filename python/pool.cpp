@@ -27,7 +27,7 @@ void bind_pool(nb::module_& module) {
   nb::class_<NeedsHandle>(module, "_TaskNeeds");
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
       .def(
-          "close", [](PoolCore::Corpse& self) { self.gone.reset(); }, nb::call_guard<nb::gil_scoped_release>())
+          "close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "worker_object",
           [](PoolCore::Corpse& self) {
@@ -59,6 +59,7 @@ void bind_pool(nb::module_& module) {
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)
+      .def("cancel_all", &PoolCore::cancel_all)
       .def("break_down", &PoolCore::break_down, "why"_a)
       .def("give_up_node", &PoolCore::give_up_node, "node"_a, "why"_a)
       .def("wait_news", &PoolCore::wait_news,
@@ -68,18 +69,9 @@ void bind_pool(nb::module_& module) {
       .def("nudge", &PoolCore::nudge)
       .def("is_running", &PoolCore::is_running, "number"_a)
       .def(
-          "stop",
-          [](PoolCore& self) {
-            std::vector<std::shared_ptr<Worker>> workers;
-            {
-              const nb::gil_scoped_release released;
-              workers = self.stop();
-            }
-            nb::list all;
-            for (std::shared_ptr<Worker>& worker : workers) all.append(nb::cast(PoolCore::Corpse{std::move(worker)}));
-            return all;
-          },
-          nb::sig("def stop(self) -> list[_GoneWorker]"));
+          "hurry", [](PoolCore& self, int how) { self.hurry(static_cast<Closing>(how)); }, "how"_a)
+      .def("heed_hurry", &PoolCore::heed_hurry)
+      .def("stop", &PoolCore::stop, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace miniray::python

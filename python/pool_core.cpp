@@ -9,6 +9,7 @@
 #include "calls/call_format.hpp"
 #include "object_builder.hpp"
 #include "ready_worker.hpp"
+#include "worker/close_all.hpp"
 
 namespace miniray::python {
 namespace {
@@ -94,6 +95,14 @@ nb::tuple object_of(TaskOutcome& outcome) {
       break;
   }
   return nb::make_tuple(owner, kind, what, outcome.worker, nb::int_(0), nb::cast(TaskHandle{std::move(outcome.task)}));
+}
+
+void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const PoolCore::Urgency& urgency) {
+  std::vector<Worker*> all;
+  for (const std::shared_ptr<Worker>& worker : workers) all.push_back(worker.get());
+  CloseOptions options;
+  options.urgency = urgency.get();
+  Closer(all, options).run();
 }
 
 }  // namespace
@@ -288,6 +297,10 @@ void PoolCore::cancel_waiting() {
   post([](TaskEngine& engine) { engine.cancel_waiting(); });
 }
 
+void PoolCore::cancel_all() {
+  post([](TaskEngine& engine) { engine.cancel_all(); });
+}
+
 void PoolCore::break_down(const std::string& why) {
   post([why](TaskEngine& engine) { engine.break_down(why); });
 }
@@ -409,27 +422,38 @@ nb::object PoolCore::wait_news() {
   for (const PoolEvent& event : news.events)
     events.append(nb::make_tuple(event.kind, event.node, event.worker, text(event.text), event.task));
   for (Vacancy& vacancy : news.vacancies)
-    vacancies.append(nb::make_tuple(vacancy.node, nb::cast(Corpse{std::move(vacancy.gone)})));
+    vacancies.append(nb::make_tuple(vacancy.node, nb::cast(Corpse{std::move(vacancy.gone), urgency_})));
   for (const std::int64_t number : news.unknown_functions) unknown.append(number);
   return nb::make_tuple(outcomes, events, vacancies, unknown);
 }
 
-std::vector<std::shared_ptr<Worker>> PoolCore::stop() {
-  if (thread_.joinable()) {
-    {
-      const std::scoped_lock lock(mutex_);
-      stopping_ = true;
-      ring();
-    }
-    thread_.join();
-    std::vector<Command> unheard;  // a worker that came too late ends with its command
+void PoolCore::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+    ring();
+  }
+  thread_.join();
+  std::vector<Command> unheard;  // a worker that came too late ends with its command
+  {
     const std::scoped_lock lock(mutex_);
     unheard.swap(commands_);
     engine_.reset();
     waker_.reset();
     bell_.reset();
   }
-  return std::exchange(dismissed_, {});
+  close_together(std::exchange(dismissed_, {}), urgency_);
+}
+
+void PoolCore::hurry(Closing how) {
+  if (how > urgency_->load()) urgency_->store(how);
+}
+
+void PoolCore::heed_hurry() const { heed(urgency_); }
+
+void PoolCore::Corpse::close() {
+  if (gone) close_together({std::exchange(gone, nullptr)}, urgency);
 }
 
 }  // namespace miniray::python

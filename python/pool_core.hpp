@@ -1,6 +1,7 @@
 // The part of miniray.Pool that is in the core: the task engine in a thread of its own, which never waits for Python.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -39,7 +40,7 @@ class PoolCore {
   PoolCore& operator=(const PoolCore&) = delete;
   ~PoolCore() {
     const nb::gil_scoped_release released;  // the thread may need it to let go of a worker
-    (void)stop();
+    stop();
   }
 
   // Before start().
@@ -70,18 +71,27 @@ class PoolCore {
   void resubmit(TaskHandle& handle, nb::handle owner);
   void cancel(std::int64_t number, bool even_if_it_runs);
   void cancel_waiting();
+  void cancel_all();
   void break_down(const std::string& why);
   void give_up_node(std::size_t node, const std::string& why);
 
+  /// How urgent the end is; it only grows. Other threads may be closing workers already.
+  using Urgency = std::shared_ptr<std::atomic<Closing>>;
   struct Corpse {
     std::shared_ptr<Worker> gone;
+    Urgency urgency;
+    void close();
   };
   /// Waits for something to tell: (outcomes, events, vacancies, unknown functions). None after stop().
   nb::object wait_news();
   /// Something for wait_news() to return with.
   void nudge();
-  /// Ends the engine; the workers have been told to end.
-  std::vector<std::shared_ptr<Worker>> stop();
+  /// Ends the engine, and then the workers, together.
+  void stop();
+  /// From now on workers are ended in this way, even those that are ending; and waits of threads that heed it fail.
+  void hurry(Closing how);
+  /// Has the core's waits in the calling thread fail when the pool is in a hurry.
+  void heed_hurry() const;
 
   bool is_running(std::int64_t number);
   nb::dict status();
@@ -134,6 +144,7 @@ class PoolCore {
 
   News fresh_;  // the engine's own
   std::vector<std::shared_ptr<Worker>> dismissed_;
+  Urgency urgency_ = std::make_shared<std::atomic<Closing>>(Closing::finish);
   std::mutex news_mutex_;
   std::condition_variable news_came_;
   News news_;

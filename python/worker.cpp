@@ -181,6 +181,13 @@ void bind_worker(nb::module_& module) {
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
   bind_calls(module, worker);
+  module.def(
+      "_close_all",
+      [](const std::vector<Worker*>& workers, int how) {
+        const nb::gil_scoped_release released;
+        close_all(workers, static_cast<Closing>(how));
+      },
+      "workers"_a, "how"_a, nb::sig("def _close_all(workers: list[typing.Any], how: int) -> None"));
   module.def("_wait_for_replies", wait_for_replies, "workers"_a, "timeout"_a.none());
   module.def(
       "wait_any", wait_any_objects, "workers"_a, "timeout"_a = nb::none(),

@@ -81,6 +81,8 @@ class Channel {
   void discard_received();
   /// The newest message that was not taken yet, if there is one.
   [[nodiscard]] const Message* newest() const;
+  /// How many messages have come into the inbox, ever.
+  [[nodiscard]] std::uint64_t arrived() const;
   /// The peer will send no more than what is in the inbox.
   [[nodiscard]] bool ended() const;
   /// The errno that ended it; 0 if it ended in good order, or has not.
@@ -92,7 +94,9 @@ class Channel {
   /// What ready() and wait_any look for; plain messages by default.
   void look_for(Lane lane);
 
-  /// The peer sees the end of the stream after what was sent. Received messages can still be taken.
+  /// The peer sees the end of the stream after what was sent. What it still sends can be received.
+  void end();
+  /// The same, and what the peer sends fails from now on. Received messages can still be taken.
   void close();
   [[nodiscard]] bool closed() const;
 

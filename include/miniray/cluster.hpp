@@ -116,7 +116,8 @@ class Cluster {
   /// of the others are still there.
   [[nodiscard]] std::vector<Value> gather(const ReceiveOptions& options = {});
 
-  /// Ends the workers, then the servers, and waits for what was printed. May be started again afterwards.
+  /// Ends the workers, then the servers, and waits for what was printed. May be started again afterwards. If the wait
+  /// is interrupted, the rest goes faster, and the interrupt is thrown once all has ended.
   void stop() { stop({}); }
 
   // One rung lower.
@@ -134,7 +135,7 @@ class Cluster {
   [[nodiscard]] Worker replace(Worker& worker, std::optional<std::size_t> node = {});
   void broadcast(std::span<Worker* const> workers, const Message& message);
   /// Ends these workers, of connect_to_servers, along with the cluster's own.
-  void stop(std::span<Worker* const> workers);
+  void stop(std::span<Worker* const> workers, Closing how = Closing::finish);
   [[nodiscard]] static std::vector<Message> gather(std::span<Worker* const> workers, const ReceiveOptions& options);
   struct Server {
     std::string node, host;

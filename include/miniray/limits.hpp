@@ -51,6 +51,10 @@ inline constexpr int wait_slice_ms = 1000;
 
 // A worker that was told to end has this long before it is killed.
 inline constexpr int close_grace_ms = 5000;
+// A program that ends by an exception, such as Ctrl-C, does not wait for its workers to finish. One that waits for a
+// message ends by itself within the first time; the others are interrupted (SIGINT), and killed after the second.
+inline constexpr int idle_grace_ms = 100;
+inline constexpr int interrupt_grace_ms = 500;
 // After its socket closed, a process has this long to become a zombie before we say that it still runs.
 inline constexpr int exit_wait_ms = 2000;
 

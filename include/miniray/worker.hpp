@@ -35,6 +35,13 @@ struct ForkOptions {
   bool warn_of_threads = true;
 };
 
+/// How workers are ended. Each way begins with the end of the stream, which a worker sees when it next receives.
+enum class Closing : std::uint8_t {
+  finish,     ///< they have limits::close_grace_ms to finish, and are killed if they have not
+  interrupt,  ///< those that do not wait for a message are interrupted (SIGINT), and soon killed
+  kill,       ///< at once
+};
+
 struct WorkerOptions {
   std::string name = {};  ///< goes behind the process number in errors and traces
   Codec codec = Codec::msgpack;
@@ -75,10 +82,11 @@ class Worker {
   void kill(int signal = 9);
   /// What its process is doing now: its state, and where it is. It goes on as if nothing had been asked.
   [[nodiscard]] std::string stack();
-  /// The first half of close(): the worker sees the end of the stream. For who ends many, and then waits for all.
+  /// The first half of close(): the worker sees the end of the stream.
   void end();
   /// Ends the conversation: the worker sees the end of the stream, has grace_s to finish, and is killed if it has
-  /// not. A failure that nobody received is then reported on standard error.
+  /// not. A failure that nobody received is then reported on standard error. If the wait is interrupted, the worker is
+  /// too, and the interrupt is thrown once it has ended; a second one kills it.
   void close(double grace_s = limits::close_grace_ms / 1000.0);
 
   [[nodiscard]] pid_t pid() const;
@@ -94,8 +102,13 @@ class Worker {
   explicit Worker(std::unique_ptr<State> state);
 
  private:
+  friend class Closer;
   std::unique_ptr<State> state_;
 };
+
+/// Closes many workers together: they share one grace. Those that another thread is using are left alone; the end of
+/// this process ends them. Interrupts are handled as by Worker::close.
+void close_all(std::span<Worker* const> workers, Closing how = Closing::finish);
 
 /// The positions of the workers from which recv() returns or throws at once, in order; none on time-out.
 [[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s = {});

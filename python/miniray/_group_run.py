@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from miniray import _core
 from miniray.errors import ClusterError, GroupError, WorkerDied, WorkerError
 from miniray.supervision import RestartPolicy
-from miniray.worker import RemoteWorker
+from miniray.worker import FINISH, INTERRUPT, KILL, RemoteWorker
 
 if TYPE_CHECKING:
     from miniray.cluster import Cluster
@@ -39,14 +39,14 @@ def run(
             cluster.events.add("group_restarted" if attempt else "group_started", f"{len(group)} ranks")
             result = drive(group)
         except _DEATHS as error:
-            _kill(workers)
+            _core._close_all(workers, KILL)
             if not begun or (pause_s := _pause(cluster, error, budget, progress)) is None:
                 raise
         except BaseException:
-            _kill(workers)
+            _core._close_all(workers, INTERRUPT)
             raise
         else:
-            _end(workers)
+            _core._close_all(workers, FINISH)
             cluster.events.add("group_finished", f"restarts: {attempt}", restarts=attempt)
             return result
         time.sleep(pause_s)
@@ -66,18 +66,3 @@ def _pause(cluster: Cluster, error: Exception, budget: _core._RestartBudget, pro
     return pause_s
 
 
-def _end(workers: list[RemoteWorker]) -> None:
-    """All are told first, and then share one grace."""
-    for worker in workers:
-        worker._end()
-    deadline = time.monotonic() + _core.limits.close_grace_ms / 1000
-    for worker in workers:
-        worker.close(max(0.0, deadline - time.monotonic()))
-
-
-def _kill(workers: list[RemoteWorker]) -> None:
-    for worker in workers:
-        if worker.is_alive():
-            worker.kill()
-    for worker in workers:
-        worker.close(0)

@@ -17,6 +17,7 @@ from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
+from miniray.worker import INTERRUPT, KILL
 
 # A pause before a node, or a worker that never got as far as its first task, is tried again; and how often for the
 # latter.
@@ -24,6 +25,7 @@ _PAUSE_S = 0.5
 _PAUSE_MAX_S = 5.0
 _STILLBORN_MAX = 3
 _FUNCTION = type(lambda: None)
+_LAST_STEPS_S = 1.0  # of a thread that has said that it ends
 
 
 class Inside:
@@ -50,6 +52,8 @@ class Inside:
         self._done = 0
         self._failed = 0
         self._closing = False
+        self._ended = threading.Event()  # the workers too
+        self._pause = threading.Event()  # nobody pauses once it is set
         self._broken: str | None = None
         self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._budget = restart._budget() if restart is not None else None
@@ -174,12 +178,53 @@ class Inside:
         if cancel_futures:
             self.core.cancel_waiting()
         self.core.nudge()
-        if wait and threading.current_thread() is not self._deliverer:
-            self._deliverer.join()
+        if wait:
+            self.wait_for_the_end()
+
+    def end(self) -> None:
+        """Without finishing anything: what has not begun is cancelled, what runs is interrupted, and soon killed."""
+        self.begin_to_end()
+        self.wait_for_the_end()
+
+    def begin_to_end(self, how: int = INTERRUPT) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self.condition:
+            self._closing = True
+        self._pause.set()
+        self.core.hurry(how)
+        self.core.cancel_all()
+        self.core.nudge()
+
+    def wait_for_the_end(self) -> None:
+        """Ctrl-C meanwhile: what still runs is interrupted; once more, and it is killed."""
+        if os.getpid() != self._pid or threading.current_thread() is self._deliverer:
+            return
+        interrupt, how = None, INTERRUPT
+        while True:
+            try:
+                self._ended.wait()
+                self._deliverer.join(_LAST_STEPS_S)
+                break
+            except BaseException as raised:  # of a signal's handler, whatever it is
+                interrupt = interrupt or raised
+                if how > KILL:
+                    break
+                self.begin_to_end(how)
+                how += 1
+        if interrupt is not None:
+            raise interrupt
 
     # The thread that hands out news.
 
     def _deliver(self) -> None:
+        try:
+            self._deliver_until_the_end()
+            self._end_workers()
+        finally:
+            self._ended.set()
+
+    def _deliver_until_the_end(self) -> None:
         while not (self._closing and self._outstanding == 0):
             news = self.core.wait_news()
             if news is None:
@@ -207,9 +252,11 @@ class Inside:
                 if self._replacer is None and not self._closing:
                     self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
                     self._replacer.start()
+
+    def _end_workers(self) -> None:
         self._vacancies.put(None)
-        for gone in self.core.stop():
-            gone.close()
+        self._pause.set()
+        self.core.stop()
         if self._replacer is not None:
             self._replacer.join()
         while (news := self.core.wait_news()) is not None:
@@ -337,6 +384,7 @@ class Inside:
             thread.join()
 
     def _replace_on(self, node: int, places: queue.SimpleQueue[Any]) -> None:
+        self.core.heed_hurry()
         while (gone := places.get()) is not None:
             taken = gone.worker_object()
             gone.close()
@@ -349,7 +397,7 @@ class Inside:
         while not self._closing:
             if not self._allowed(node):
                 return
-            time.sleep(pause_s)
+            self._pause.wait(pause_s)
             try:
                 worker = self.source.replace(node, gone)
             except LookupError as error:
@@ -374,7 +422,7 @@ class Inside:
             assert self._budget is not None
             self._give_up(node, self._budget.refusal())
             return False
-        time.sleep(pause_s)
+        self._pause.wait(pause_s)
         return True
 
     def _give_up(self, node: int, why: str) -> None:

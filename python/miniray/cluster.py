@@ -22,7 +22,16 @@ from miniray._cluster_arguments import (
 )
 from miniray.errors import ClusterError, UsageError
 from miniray.supervision import EventLog, RestartPolicy
-from miniray.worker import RemoteWorker, _channel_options, _check_restart, _show_output, _stop_import
+from miniray.worker import (
+    FINISH,
+    INTERRUPT,
+    RemoteWorker,
+    _channel_options,
+    _check_restart,
+    _show_output,
+    _stop_import,
+    ends_by_exception,
+)
 
 __all__ = ["Cluster", "NodeConfig", "Nodes", "Server"]
 
@@ -173,7 +182,7 @@ class Cluster:
                 return self._connect(name, sent, placing, restart, on_restart)
             except BaseException:
                 if not launched:
-                    self.stop()
+                    self._stop(INTERRUPT)
                 raise
 
     def launch_servers(self, work_fn: str | Callable[[_core.Handle], Any] | None = None) -> list[Server]:
@@ -433,19 +442,23 @@ class Cluster:
 
     def stop(self) -> None:
         """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""
+        self._stop(FINISH)
+
+    def _stop(self, how: int) -> None:
         with self._lock:
             if self._core is None:
                 return
             workers = self.workers
             core, self._core, self._workers = self._core, None, []
             _running.remove(self)
-            core.stop(workers)
+            core.stop(workers, how)
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        """After an exception, Ctrl-C for one, workers are not waited for: they are interrupted, and soon killed."""
+        self._stop(FINISH if kind is None else INTERRUPT)
 
     async def __aenter__(self) -> Cluster:
         return self
@@ -489,5 +502,11 @@ _running: list[Cluster] = []  # so that each is stopped in good order when Pytho
 
 @atexit.register
 def _stop_all() -> None:
+    how, interrupt = INTERRUPT if ends_by_exception() else FINISH, None
     for cluster in list(_running):
-        cluster.stop()
+        try:
+            cluster._stop(how)
+        except KeyboardInterrupt as pressed:
+            how, interrupt = INTERRUPT, pressed
+    if interrupt is not None:
+        raise interrupt

@@ -38,7 +38,7 @@ from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
 from miniray.supervision import EventLog, RestartPolicy
-from miniray.worker import _stop_import
+from miniray.worker import _stop_import, ends_by_exception
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -340,6 +340,14 @@ class Pool(_Submitter):
 
         await _async.in_thread(self.__exit__, *exception)
 
+    def __exit__(self, kind: Any = None, *exception: Any) -> None:
+        """Leaving the block finishes what was submitted. Leaving it by an exception, Ctrl-C for one, does not: what has
+        not begun is cancelled, and what runs is interrupted, and soon killed."""
+        if kind is None:
+            self.shutdown()
+        else:
+            self._inside.end()
+
     @property
     def events(self) -> EventLog:
         """What happened to workers, nodes and tasks, and when."""
@@ -386,9 +394,19 @@ _live: weakref.WeakSet[Inside] = weakref.WeakSet()
 
 
 def _shut_down_all() -> None:
-    """As the standard executors do when Python ends: what was submitted is finished."""
-    for inside in list(_live):
-        inside.shut_down(True, False)
+    """As the standard executors do when Python ends: what was submitted is finished; but not after an exception."""
+    pools, interrupt = list(_live), None
+    for inside in pools:
+        inside.begin_to_end() if ends_by_exception() else inside.shut_down(False, False)
+    for inside in pools:
+        try:
+            inside.wait_for_the_end()
+        except KeyboardInterrupt as pressed:
+            interrupt = pressed
+            for other in pools:
+                other.begin_to_end()
+    if interrupt is not None:
+        raise interrupt
 
 
 threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined] # before threads are joined

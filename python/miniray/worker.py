@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     from miniray.errors import WorkerDied, WorkerError
     from miniray.supervision import EventLog, RestartPolicy
 
+# How workers are ended: the core's Closing.
+FINISH, INTERRUPT, KILL = range(3)
+
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -149,8 +152,12 @@ class Worker(_core.Worker):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        """After an exception, Ctrl-C for one, the worker is not waited for: it is interrupted, and soon killed."""
+        if kind is None:
+            self.close()
+        else:
+            _core._close_all([self], INTERRUPT)
 
     async def __aenter__(self) -> Self:
         return self
@@ -366,20 +373,12 @@ def _flush_output() -> None:
             pass  # replaced, closed or full: not for us to report
 
 
+def ends_by_exception() -> bool:
+    """Whether Python ends because of an exception that nobody caught. An interactive session goes on after one."""
+    return getattr(sys, "last_type", None) is not None and not (sys.flags.interactive or hasattr(sys, "ps1"))
+
+
 @atexit.register
 def _close_all() -> None:
-    """Tell every worker first, then wait for all of them within one grace."""
-    import time
-
-    workers = [worker for worker in _live if worker.is_alive()]
-    for worker in workers:
-        try:
-            worker._end()
-        except RuntimeError:
-            pass  # a daemon thread is still talking to it; the end of this process ends it
-    deadline = time.monotonic() + _core.limits.close_grace_ms / 1000
-    for worker in workers:
-        try:
-            worker.close(max(0.0, deadline - time.monotonic()))
-        except RuntimeError:
-            pass  # the same
+    """All together, within one grace."""
+    _core._close_all(list(_live), INTERRUPT if ends_by_exception() else FINISH)

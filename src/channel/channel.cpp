@@ -49,7 +49,9 @@ int Channel::end_error() const { return state_->end_error(); }
 bool Channel::ready() { return state_->ready(); }
 bool Channel::was_dropped(std::int64_t call) { return state_->was_dropped(call); }
 void Channel::look_for(Lane lane) { state_->looked_for = lane; }
+void Channel::end() { state_->end(); }
 void Channel::close() { state_->close(); }
+std::uint64_t Channel::arrived() const { return state_->arrived(); }
 bool Channel::closed() const { return !state_->socket.valid(); }
 int Channel::fileno() const {
   if (closed()) throw UsageError("the channel to " + peer() + " is closed and has no descriptor");

@@ -59,6 +59,17 @@ Channel::State::~State() {
   if (WaitSet* const set = wait.set) set->forget(*this);
 }
 
+void Channel::State::end() {
+  const InUse use(*this);
+  if (!socket.valid()) return;
+  flush_if_possible();
+  system::shut_down_writing(socket.get());
+  outbox_.clear();
+  outbox_written_ = 0;
+  outbox_descriptors_.clear();
+  ring_out_.reset();
+}
+
 void Channel::State::close() {
   if (generation_ == process_generation() && in_use_.load())
     throw UsageError("the channel to " + options.peer + " is in use by another thread");

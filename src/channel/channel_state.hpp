@@ -41,7 +41,9 @@ class Channel::State {
   void discard_received();
   /// Whether the peer is gone without its socket having told.
   void look_around();
+  void end();
   void close();
+  [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
   [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
   [[nodiscard]] const Message* newest() const { return inbox_.newest(); }

@@ -35,6 +35,8 @@ class Inbox {
     bytes_ = 0;
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// How many messages have come, ever.
+  [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
   /// The newest plain message, if there is one.
   [[nodiscard]] const Message* newest() const { return messages_.empty() ? nullptr : &messages_.back().message; }
 

@@ -1,7 +1,5 @@
 #include "miniray/cluster.hpp"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <list>
@@ -14,25 +12,11 @@
 #include "cluster/node_config.hpp"
 #include "cluster/node_servers.hpp"
 #include "cluster/probe.hpp"
+#include "worker/close_all.hpp"
 #include "worker/connect_workers.hpp"
 
 namespace miniray {
 namespace {
-
-// Those that have not ended when the grace, which they share, is over.
-std::vector<Worker*> still_running(const std::vector<Worker*>& workers, int grace_ms) {
-  std::vector<Worker*> late;
-  const std::int64_t end_ns = now_ns() + grace_ms * 1'000'000LL;
-  for (Worker* worker : workers) {
-    try {
-      (void)worker->wait(std::max<double>(0, static_cast<double>(end_ns - now_ns()) / 1e9));
-    } catch (const TimeoutError&) {
-      late.push_back(worker);
-    } catch (const Error&) {  // for close() to tell
-    }
-  }
-  return late;
-}
 
 // An sshd that forwards nothing only closes what came through the tunnel.
 std::string with_tunnel_hint(const std::string& text) {
@@ -68,7 +52,7 @@ class Cluster::State {
   [[nodiscard]] std::size_t position_of(const std::string& node) const;
   void broadcast(std::span<Worker* const> workers, const Message& message);
   [[nodiscard]] Channel open_link(std::size_t node);
-  void stop(std::span<Worker* const> others);
+  void stop(std::span<Worker* const> others, Closing how);
   [[nodiscard]] std::vector<Worker*> all_workers();
   [[nodiscard]] const std::vector<Server>& servers() const { return servers_.servers(); }
 
@@ -290,24 +274,33 @@ std::vector<Worker*> Cluster::State::all_workers() {
   return all;
 }
 
-// All are told first, and then share one grace. A server that is stuck cannot tell of its workers, so the end of the
-// servers must not wait for that.
-void Cluster::State::stop(std::span<Worker* const> others) {
+// A server that is stuck cannot tell of its workers, so the end of the servers must not wait for that.
+void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
   std::vector<Worker*> workers = all_workers();
   workers.insert(workers.end(), others.begin(), others.end());
-  for (Worker* worker : workers) worker->end();
-  const std::vector<Worker*> late = still_running(workers, limits::close_grace_ms);
-  for (Worker* worker : late) worker->kill(SIGKILL);
-  const std::vector<Worker*> stuck = still_running(late, limits::exit_wait_ms);
-  for (Worker* worker : workers)
-    if (std::ranges::find(stuck, worker) == stuck.end()) worker->close(0);
+  CloseOptions closing;
+  closing.how = how;
+  closing.news_within_ms = limits::exit_wait_ms;
+  closing.keeps_silent = true;
+  Closer closer(workers, closing);
+  std::exception_ptr interrupt;
+  try {
+    closer.run();
+  } catch (...) {
+    interrupt = std::current_exception();
+  }
   broadcaster_ = {};
   origins_.clear();
   machines_.clear();
   ports_given.clear();
-  servers_.finish();
-  for (Worker* worker : stuck) worker->close(0);  // with their servers, which could not tell
+  try {
+    servers_.finish(interrupt || how != Closing::finish);
+  } catch (...) {  // the end of the attendants ends them
+    if (!interrupt) interrupt = std::current_exception();
+  }
+  closer.abandon();  // with their servers, which could not tell
   started.clear();
+  if (interrupt) std::rethrow_exception(interrupt);
 }
 
 Cluster::Cluster(std::vector<NodeConfig> nodes, ClusterOptions options)
@@ -318,8 +311,8 @@ Cluster& Cluster::operator=(Cluster&&) noexcept = default;
 Cluster::~Cluster() {
   if (!state_) return;
   try {
-    state_->stop({});
-  } catch (const std::exception&) {  // an interrupt; what is left ends with the attendant
+    state_->stop({}, Closing::finish);
+  } catch (const std::exception&) {  // an interrupt; all has ended
   }
 }
 
@@ -345,7 +338,7 @@ std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions&
   try {
     return state_->started.emplace_back(state_->connect(work_fn, options));
   } catch (...) {
-    if (first) state_->stop({});
+    if (first) state_->stop({}, Closing::interrupt);
     throw;
   }
 }
@@ -363,7 +356,7 @@ std::vector<Value> Cluster::gather(const ReceiveOptions& options) {
   return values;
 }
 
-void Cluster::stop(std::span<Worker* const> workers) { state_->stop(workers); }
+void Cluster::stop(std::span<Worker* const> workers, Closing how) { state_->stop(workers, how); }
 std::vector<Cluster::Server> Cluster::servers() const { return state_->servers(); }
 
 }  // namespace miniray

@@ -198,17 +198,18 @@ RemoteAddress NodeServers::address_of(std::size_t node) const {
   return address;
 }
 
-void NodeServers::finish() {
+void NodeServers::finish(bool soon) {
   std::set<std::shared_ptr<Attendant>> all;
   for (Attended& attended : attended_)
     if (attended.attendant) all.insert(std::move(attended.attendant));
   attended_.clear();
   servers_.clear();
-  const Deadline deadline = Deadline::in_ms(limits::orphan_grace_ms + limits::stop_margin_ms);
+  const Deadline deadline =
+      Deadline::in_ms(soon ? failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
+  launched_.reset();
   for (const std::shared_ptr<Attendant>& attendant : all) attendant->tell_to_finish();
   for (const std::shared_ptr<Attendant>& attendant : all)
     (void)attendant->finish(deadline, options_.worker.on_interrupt);
-  launched_.reset();
   folder_.reset();
 }
 

@@ -27,8 +27,8 @@ class NodeServers {
   [[nodiscard]] bool launched() const { return launched_.has_value(); }
   /// What is left of the node's server is ended, and another takes its place. If that fails, the node has none.
   void relaunch(std::size_t node, double timeout_s);
-  /// Ends all servers, and waits for what was printed.
-  void finish();
+  /// Ends all servers, and waits for what was printed. `soon`: those that take their time are cut off.
+  void finish(bool soon = false);
 
   /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
   void require_up(const std::vector<std::size_t>& nodes) const;

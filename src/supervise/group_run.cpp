@@ -8,17 +8,10 @@
 namespace miniray {
 namespace {
 
-// All are told first, and then share one grace.
-void end_together(std::vector<Worker>& workers) {
-  for (Worker& worker : workers) worker.end();
-  const Deadline deadline = Deadline::in_ms(limits::close_grace_ms);
-  for (Worker& worker : workers) worker.close(*deadline.seconds_left());
-}
-
-void kill_together(std::vector<Worker>& workers) {
-  for (Worker& worker : workers)
-    if (worker.is_alive()) worker.kill();
-  for (Worker& worker : workers) worker.close(0);
+void end_together(std::vector<Worker>& workers, Closing how) {
+  std::vector<Worker*> all;
+  for (Worker& worker : workers) all.push_back(&worker);
+  close_all(all, how);
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -59,10 +52,10 @@ class GroupRun {
       note(attempt == 0 ? "group_started" : "group_restarted", std::to_string(group.size()) + " ranks");
       drive(group, attempt);
     } catch (...) {
-      kill_together(workers);
+      end_together(workers, Closing::kill);
       throw;
     }
-    end_together(workers);
+    end_together(workers, Closing::finish);
     note("group_finished", "restarts: " + std::to_string(attempt));
   }
 

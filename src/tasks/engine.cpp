@@ -172,6 +172,17 @@ void TaskEngine::cancel_waiting() {
   for (Task& task : waiting) finish({TaskOutcome::Kind::cancelled, std::move(task), {}, {}, {}, {}});
 }
 
+void TaskEngine::cancel_all() {
+  cancel_waiting();
+  for (Member& member : members_) {
+    release(member);
+    for (Task& task : member.take_all())
+      if (task.number != member.condemned)
+        finish({TaskOutcome::Kind::cancelled, std::move(task), {}, member.worker().name(), {}, {}});
+    member.state = Member::State::ending;
+  }
+}
+
 void TaskEngine::defined(const TaskFunction& function) {
   redefined_.try_emplace(function.number, static_cast<std::int64_t>(redefined_.size()));
   for (Member& member : members_)

@@ -56,6 +56,8 @@ class TaskEngine {
   /// One that waits is dropped; one that runs ends with its worker, or goes on. Its outcome follows, whatever it is.
   void cancel(std::int64_t number, bool even_if_it_runs = true);
   void cancel_waiting();
+  /// Those that run too. What their workers say of them is not heard any more; end the workers next.
+  void cancel_all();
   /// `function`'s definition was replaced: tasks that waited for it go on.
   void defined(const TaskFunction& function);
   [[nodiscard]] std::vector<TaskOutcome> take_outcomes() { return std::exchange(outcomes_, {}); }

@@ -55,12 +55,13 @@ PoolInside::PoolInside(std::unique_ptr<PoolWorkers> source, const PoolOptions& o
 
 PoolInside::~PoolInside() {
   due_.clear();
+  const bool dropped = !under_way_.empty();
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
   for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->settle({}, gone, {});
   due_.clear();  // callbacks are not called any more
   try {
-    end_workers();
-  } catch (const std::exception&) {  // an interrupt; the workers end with their objects
+    end_workers(dropped ? Closing::interrupt : Closing::finish);
+  } catch (const std::exception&) {  // an interrupt; the workers have ended
   }
 }
 
@@ -265,16 +266,16 @@ double PoolInside::seconds_to_next_attempt(double at_most) const {
 
 void PoolInside::shut_down() {
   (void)wait([this] { return under_way_.empty(); }, Deadline::never());
-  end_workers();
+  end_workers(Closing::finish);
 }
 
-// All are told first, and share one grace.
-void PoolInside::end_workers() {
+void PoolInside::end_workers(Closing how) {
   if (std::exchange(closed_, true)) return;
   vacancies_.clear();
   const std::vector<std::shared_ptr<Worker>> workers = engine_.dismiss();
-  const Deadline grace = Deadline::in_ms(limits::close_grace_ms);
-  for (const std::shared_ptr<Worker>& worker : workers) worker->close(*grace.seconds_left());
+  std::vector<Worker*> all;
+  for (const std::shared_ptr<Worker>& worker : workers) all.push_back(worker.get());
+  close_all(all, how);
 }
 
 PoolStatus PoolInside::status() const {

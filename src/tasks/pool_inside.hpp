@@ -112,7 +112,7 @@ class PoolInside {
   bool fill(const Vacancy& vacancy, Attempts& attempts);
   void refuse(std::size_t node, const std::string& why);
   [[nodiscard]] double seconds_to_next_attempt(double at_most) const;
-  void end_workers();
+  void end_workers(Closing how);
 
   EventLog events_;
   std::unique_ptr<PoolWorkers> source_;

@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/system.hpp"
+#include "worker/close_all.hpp"
 #include "worker/local_process.hpp"
 #include "worker/work_function.hpp"
 #include "worker/worker_state.hpp"
@@ -176,7 +177,7 @@ DeathCertificate Worker::State::certificate() {
 
 // An end that nobody heard of must not pass in silence.
 void Worker::State::report_undelivered() {
-  if (std::exchange(told_, true) || killed_here_ || returned_) return;
+  if (std::exchange(told_, true) || killed_here_ || interrupted_here_ || returned_) return;
   const Message* last = channel_.newest();
   if (last != nullptr && last->kind == Message::Kind::end) return;
   if (last != nullptr && last->kind == Message::Kind::error) {
@@ -188,25 +189,66 @@ void Worker::State::report_undelivered() {
     std::fprintf(stderr, "miniray: nobody noticed this: %s\n", certificate().text().c_str());
 }
 
-// What it said last is kept, to be reported if nobody has heard it.
+// What it says until it has ended is still read: its failure may be on its way.
 void Worker::State::end() {
-  if (generation_ != process_generation() || channel_.closed()) return;
+  if (generation_ != process_generation() || channel_.closed() || arrived_at_end_) return;
   channel_.pump();
   ended_by_itself_ = channel_.ended();
-  channel_.close();
+  arrived_at_end_ = channel_.arrived();
+  channel_.end();
+}
+
+bool Worker::State::has_said_its_end() const {
+  const Message* last = channel_.newest();
+  return last != nullptr && (last->kind == Message::Kind::error || last->kind == Message::Kind::end);
+}
+
+void Worker::State::listen_while_closing(bool cut) {
+  if (channel_.closed() || channel_.ended()) return;
+  try {
+    channel_.pump();
+    const bool still_sends = channel_.arrived() > arrived_at_end_.value_or(0) && !has_said_its_end();
+    if (channel_.inbox_is_full() || (cut && still_sends)) channel_.close();
+  } catch (const UsageError&) {  // another thread is using it
+  } catch (const Error&) {       // nothing more can be understood of it
+    channel_.close();
+  }
+}
+
+bool Worker::State::has_closed(bool cut) {
+  listen_while_closing(cut);
+  if (process_->running()) return false;
+  listen_while_closing(cut);  // what it said last
+  // Of a process far away, that may come after the news of its end.
+  if (process_->can_be_killed() || channel_.closed() || channel_.ended() || has_said_its_end()) return true;
+  const DeathCertificate& ending = process_->ending();
+  return ending.exit_code == 0 || !ending.lost.empty();
+}
+
+void Worker::State::watch(std::vector<pollfd>& descriptors) {
+  if (process_->running()) descriptors.push_back({process_->fileno(), POLLIN, 0});
+  if (!channel_.closed() && !channel_.ended()) descriptors.push_back({channel_.fileno(), POLLIN, 0});
+}
+
+void Worker::State::interrupt() {
+  interrupted_here_ = true;
+  (void)process_->signal(SIGINT);
+}
+
+void Worker::State::finish_closing() {
+  if (!channel_.closed()) channel_.close();
+  if (!process_->running()) {
+    (void)process_->ending();
+    report_undelivered();
+  }
+  process_->forget();
 }
 
 void Worker::State::close(double grace_s) {
-  if (generation_ != process_generation()) return;  // a child of the coordinator has no say over its workers
-  end();
-  if (!wait_for_exit(Deadline::in_seconds(grace_s))) {
-    kill(SIGKILL);
-    const Deadline deadline =
-        process_->can_be_killed() ? Deadline::never() : Deadline::in_ms(process_->news_within_ms());
-    if (!wait_for_exit(deadline)) return process_->forget();  // its server has no one left to keep it for
-  }
-  report_undelivered();
-  process_->forget();
+  if (!is_ours()) return;  // a child of the coordinator has no say over its workers
+  CloseOptions options;
+  options.grace_s = grace_s;
+  Closer(*this, options).run();
 }
 
 Worker::Worker(std::unique_ptr<State> state) : state_(std::move(state)) {}
