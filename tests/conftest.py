@@ -26,6 +26,11 @@ TESTS = Path(__file__).parent
 KEY = secrets.token_hex(32)
 PATIENCE_S = 30.0  # for what takes milliseconds on a machine that is not busy
 
+# A shell without job control starts what is in the background with SIGINT ignored (`make test &`), and programs hand
+# that down to whatever they start. Ctrl-C means the same to these tests however they were started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def root() -> Path:

@@ -13,7 +13,7 @@ from terminal import CTRL_C, Ended, Terminal
 ENDS_WITHIN_S = 4.5  # a second or two are meant; a worker that ends normally may take 5 s to do so
 
 BEGIN = """
-import asyncio, concurrent.futures, os, signal, sys, threading, time
+import asyncio, atexit, concurrent.futures, os, signal, sys, threading, time
 import miniray
 from miniray import Cluster, NodeConfig, Pool, Worker, as_completed, wait_any
 
@@ -37,7 +37,7 @@ def stubborn(_=None):
     sleep()
 
 def blocked(_=None):
-    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sleep()
 
 def in_c(_=None):
@@ -54,9 +54,16 @@ def with_a_child(_=None):
     begun()
     child.wait()
 
-def idle(handle):
+def tidy():
     begun()
-    handle.recv()
+    try:
+        time.sleep(1000)
+    finally:
+        open("tidied", "w").close()
+
+def wait_for_begun(count=1):
+    while sum(name.startswith("begun") for name in os.listdir()) < count:
+        time.sleep(0.01)
 
 def nodes():
     return [NodeConfig("localhost", num_workers=1, base_port=0), NodeConfig("localhost", num_workers=1, base_port=0)]
@@ -204,3 +211,184 @@ def test_one_ctrl_c(place: str, tmp_path: Path) -> None:
         terminal.wait_for("begun", processes)
         terminal.press(CTRL_C)
         ends_as_python_does(terminal.end())
+
+
+# Tasks that do not heed an interrupt, or cannot.
+@pytest.mark.parametrize("task", ["spin", "stubborn", "blocked", "in_c", "with_a_thread", "with_a_child"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "with Pool(2) as pool: list(pool.map(TASK, range(20)))",
+        "workers = [Worker(TASK) for _ in range(2)]; workers[0].recv()",
+        "with Cluster(nodes()) as cluster: cluster.start(TASK); cluster.gather()",
+    ],
+    ids=["pool", "workers", "cluster"],
+)
+def test_a_worker_that_ignores_it_is_killed(place: str, task: str, tmp_path: Path) -> None:
+    with Terminal(tmp_path, program(place.replace("TASK", task))) as terminal:
+        terminal.wait_for("begun", 2)
+        terminal.press(CTRL_C)
+        ends_as_python_does(terminal.end())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_second_ctrl_c_ends_it_at_once(place: str, tmp_path: Path) -> None:
+    """Whatever the program was doing about the first. Nothing is left, and nothing aborts."""
+    body, processes = PLACES[place]
+    with Terminal(tmp_path, program(body.replace("sleep)", "stubborn)").replace("sleep,", "stubborn,"))) as terminal:
+        terminal.wait_for("begun", processes)
+        terminal.press(CTRL_C)
+        terminal.wait(0.2)
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert ended.left == []
+    assert "terminate called" not in ended.errors
+    assert "KeyboardInterrupt" in ended.errors
+    assert ended.status == -signal.SIGINT, ended.errors
+    assert ended.seconds < ENDS_WITHIN_S
+
+
+def test_at_exit_what_was_submitted_is_finished_unless_ctrl_c_comes(tmp_path: Path) -> None:
+    """Python itself reports the interrupt, as one of its own exit."""
+    body = "pool = Pool(2); [pool.submit(sleep) for _ in range(20)]"
+    with Terminal(tmp_path, program(body)) as terminal:
+        terminal.wait_for("begun", 2)
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert ended.left == []
+    assert "KeyboardInterrupt" in ended.errors
+    assert "terminate called" not in ended.errors
+    assert ended.seconds < ENDS_WITHIN_S
+
+
+def test_at_exit_workers_that_have_not_ended_do_not_wait_either(tmp_path: Path) -> None:
+    with Terminal(tmp_path, program("global worker; worker = Worker(stubborn); wait_for_begun(); atexit.register(lambda: open('ending', 'w').close())")) as terminal:
+        terminal.wait_for("ending")
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert ended.left == []
+    assert "KeyboardInterrupt" in ended.errors
+    assert "terminate called" not in ended.errors
+    assert ended.seconds < ENDS_WITHIN_S
+
+
+@pytest.mark.parametrize("error", ["ValueError('the program')", "KeyboardInterrupt()"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        with Pool(2) as pool:
+            for _ in range(20):
+                pool.submit(sleep)
+            wait_for_begun(2)
+            raise ERROR
+        """,
+        """
+        pool = Pool(2)
+        for _ in range(20):
+            pool.submit(sleep)
+        wait_for_begun(2)
+        raise ERROR
+        """,
+        """
+        with Worker(sleep), Worker(sleep):
+            wait_for_begun(2)
+            raise ERROR
+        """,
+        """
+        workers = [Worker(sleep), Worker(sleep)]
+        wait_for_begun(2)
+        raise ERROR
+        """,
+        """
+        with Cluster(nodes()) as cluster:
+            cluster.start(sleep)
+            wait_for_begun(2)
+            raise ERROR
+        """,
+        """
+        cluster = Cluster(nodes())
+        cluster.start(sleep)
+        wait_for_begun(2)
+        raise ERROR
+        """,
+    ],
+    ids=["with Pool", "Pool", "with Worker", "Worker", "with Cluster", "Cluster"],
+)
+def test_a_program_that_ends_by_an_exception_waits_for_nobody(body: str, error: str, tmp_path: Path) -> None:
+    with Terminal(tmp_path, program(body.replace("ERROR", error))) as terminal:
+        ended = terminal.end()
+    assert ended.left == []
+    assert ended.status == (1 if "Value" in error else -signal.SIGINT)
+    assert ended.errors.rstrip().splitlines()[-1] == ("ValueError: the program" if "Value" in error else "KeyboardInterrupt")
+    assert ended.errors.count("Traceback") == 1, ended.errors
+
+
+def test_a_task_is_interrupted_before_it_is_killed(tmp_path: Path) -> None:
+    """So that it can clean up after itself."""
+    body = """
+    with Pool(2) as pool:
+        pool.submit(tidy).result()
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        terminal.wait_for("begun")
+        terminal.press(CTRL_C)
+        ends_as_python_does(terminal.end())
+    assert (tmp_path / "tidied").exists()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_program_that_ignores_sigint(start: str, tmp_path: Path) -> None:
+    """It was started in the background by a shell without job control, say. Its workers end all the same."""
+    body = f"""
+    with Pool(2, start={start!r}) as pool:
+        for _ in range(20):
+            pool.submit(sleep)
+        wait_for_begun(2)
+        raise ValueError("the program")
+    """
+    text = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + program(body)
+    with Terminal(tmp_path, text) as terminal:
+        terminal.wait_for("begun", 2)
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert (ended.status, ended.left) == (1, [])
+
+
+SESSION = """
+pool = Pool(2)
+
+def interrupted(do):
+    before = len(begun_files())
+    threading.Thread(target=interrupt_after, args=(before + 2,), daemon=True).start()
+    try:
+        do()
+    except KeyboardInterrupt:
+        return True
+
+def begun_files():
+    return [name for name in os.listdir() if name.startswith("begun")]
+
+def interrupt_after(count):
+    while len(begun_files()) < count:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+print(interrupted(lambda: list(pool.map(sleep, range(20)))))
+print(pool.submit(pow, 2, 3).result())
+print(interrupted(lambda: list(pool.imap_unordered(sleep, iter(range(20))))))
+print(pool.submit(pow, 2, 4).result())
+print(interrupted(lambda: pool.starmap(sleep, [[1]] * 20)))
+print(list(pool.map(abs, range(-3, 0))))
+status = pool.status()
+print(status["failed"], status["queued"], status["done"])
+"""
+
+
+def test_after_an_interrupted_map_the_pool_is_usable_at_once(tmp_path: Path) -> None:
+    """As in a notebook. What never began, and what was ended because of it, has not failed."""
+    with Terminal(tmp_path, program("pass") + SESSION) as terminal:
+        ended = terminal.end()
+    assert ended.errors == ""
+    assert ended.output.splitlines() == ["True", "8", "True", "16", "True", "[3, 2, 1]", "0 0 5"]
+    assert (ended.status, ended.left) == (0, [])

@@ -73,10 +73,14 @@ class Mapping:
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
-        if self._feeder is None:
-            self._feed()
-        else:
+        if self._feeder is not None:
             self._feeder.start()
+            return
+        try:
+            self._feed()
+        except BaseException:  # Ctrl-C, say: there will be nobody to take results
+            self._abandon(even_what_runs=True)
+            raise
 
     # Sending.
 
@@ -176,6 +180,8 @@ class Mapping:
 
     def _settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         del self._under_way[chunk.number]
+        if kind == "cancelled" and self._abandoned:
+            return  # it has not failed
         count = len(chunk.items)
         values: list[Any] = [None] * count
         errors: dict[int, BaseException] = {}
@@ -258,6 +264,7 @@ class Mapping:
         return self._iterate(deadline, timeout)
 
     def _iterate(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
+        interrupted = False
         try:
             while (taken := self._take(deadline, timeout)) is not None:
                 chunk, values, errors = taken
@@ -269,8 +276,11 @@ class Mapping:
                 if errors:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
         finally:
-            self._abandon()
+            self._abandon(even_what_runs=interrupted)
             if self._bar is not None:
                 self._bar.close()
 
@@ -304,12 +314,12 @@ class Mapping:
         if resume:
             self._go_on()
 
-    def _abandon(self) -> None:
-        """Nobody will ask for the rest."""
+    def _abandon(self, even_what_runs: bool) -> None:
+        """Nobody will ask for the rest. After Ctrl-C, what runs ends with its worker, so that the pool has room."""
         with self._lock:
             self._abandoned = True
             for number in self._under_way:
-                self._inside.core.cancel(number, False)
+                self._inside.core.cancel(number, even_what_runs)
         with self._condition:
             self._condition.notify_all()
 

@@ -92,7 +92,9 @@ void Worker::State::explain_end() {
   if (error_) throw WorkerError(*error_);
   if (const Message* last = channel_.newest(); last != nullptr && last->kind == Message::Kind::error)
     throw error_in(*last);
-  if (returned_ || (channel_.newest() != nullptr && channel_.newest()->kind == Message::Kind::end)) end_of_stream();
+  // What returned because it was told to end did not end by itself.
+  const bool told_to_end = arrived_at_end_ && !ended_by_itself_;
+  if (returned_ || (has_said_its_end() && !told_to_end)) end_of_stream();
   if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
     throw EndOfStream(name + " was closed here; start another one");
   if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
@@ -193,7 +195,7 @@ void Worker::State::report_undelivered() {
 void Worker::State::end() {
   if (generation_ != process_generation() || channel_.closed() || arrived_at_end_) return;
   channel_.pump();
-  ended_by_itself_ = channel_.ended();
+  ended_by_itself_ = channel_.ended() || has_said_its_end();
   arrived_at_end_ = channel_.arrived();
   channel_.end();
 }
