@@ -57,7 +57,10 @@ void bind_pool(nb::module_& module) {
            nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
                    "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object) -> int"))
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
-      .def("cancel", &PoolCore::cancel, "number"_a, "even_if_it_runs"_a)
+      .def(
+          "cancel", [](PoolCore& self, std::int64_t number, bool even) { self.cancel(number, even); }, "number"_a,
+          "even_if_it_runs"_a)
+      .def("interrupt", &PoolCore::interrupt, "number"_a)
       .def("cancel_waiting", &PoolCore::cancel_waiting)
       .def("cancel_all", &PoolCore::cancel_all)
       .def("break_down", &PoolCore::break_down, "why"_a)

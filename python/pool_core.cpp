@@ -289,8 +289,8 @@ void PoolCore::resubmit(TaskHandle& handle, nb::handle owner) {
   ring();
 }
 
-void PoolCore::cancel(std::int64_t number, bool even_if_it_runs) {
-  post([=](TaskEngine& engine) { engine.cancel(number, even_if_it_runs); });
+void PoolCore::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
+  post([=](TaskEngine& engine) { engine.cancel(number, even_if_it_runs, how); });
 }
 
 void PoolCore::cancel_waiting() {

@@ -69,7 +69,8 @@ class PoolCore {
                           nb::handle owner, nb::handle needs, nb::handle pack);
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner);
-  void cancel(std::int64_t number, bool even_if_it_runs);
+  void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
+  void interrupt(std::int64_t number) { cancel(number, true, Closing::interrupt); }
   void cancel_waiting();
   void cancel_all();
   void break_down(const std::string& why);

@@ -171,7 +171,12 @@ void bind_worker(nb::module_& module) {
       .def("stack", &Worker::stack, nb::call_guard<nb::gil_scoped_release>(),
            "What the worker is doing now: its state, and the Python stack of each of its threads (of a C++ worker, its "
            "C++ stack). It goes on as if nothing had been asked. Empty if it has ended.")
-      .def("_end", &Worker::end)
+      // For miniray._async: nothing more is read from the worker, so it is cut off.
+      .def("_end",
+           [](Worker& self) {
+             self.end();
+             self.channel().close();
+           })
       // The other's process becomes this one's, whose own must have ended; the other is not to be used again.
       .def(
           "_adopt", [](Worker& self, Worker& other) { self = std::move(other); }, "other"_a,
@@ -181,6 +186,15 @@ void bind_worker(nb::module_& module) {
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
   bind_calls(module, worker);
+  module.def(
+      "_discard",
+      [](nb::handle object) {
+        if (!nb::inst_ready(object)) return;  // there is no process yet
+        Worker* const worker = &nb::cast<Worker&>(object);
+        const nb::gil_scoped_release released;
+        close_all(std::span(&worker, 1), Closing::interrupt);
+      },
+      "worker"_a, "For a worker whose __init__ has failed.");
   module.def(
       "_close_all",
       [](const std::vector<Worker*>& workers, int how) {

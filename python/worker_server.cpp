@@ -60,6 +60,10 @@ void bind_worker_server(nb::module_& module) {
                   "None, num_workers: int, key: str) -> None"))
       .def("serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
            "Serve until an exception comes out of a signal handler (Ctrl-C); then end the workers in good order.")
+      .def(
+          "_stop_when_readable",
+          [](WorkerServer& self, int descriptor) { self.on_ready(descriptor, [&self] { self.stop(); }); },
+          "descriptor"_a)
       .def("stop", &WorkerServer::stop, "End serve_forever, from any thread, within a second.")
       .def_prop_ro("port", &WorkerServer::port, "The port that it listens on.")
       .def_prop_ro("worker_count", &WorkerServer::worker_count, "How many workers live.");

@@ -54,7 +54,7 @@ def with_a_child(_=None):
     begun()
     child.wait()
 
-def tidy():
+def tidy(_=None):
     begun()
     try:
         time.sleep(1000)
@@ -118,7 +118,7 @@ PLACES: dict[str, tuple[str, int]] = {
     "await a pool's future": (
         """
         async def work():
-            with Pool(2) as pool:
+            async with Pool(2) as pool:
                 await asyncio.gather(*(asyncio.wrap_future(pool.submit(sleep)) for _ in range(20)))
         asyncio.run(work())
         """,
@@ -149,7 +149,7 @@ PLACES: dict[str, tuple[str, int]] = {
     "await recv_async": (
         """
         async def work():
-            with Worker(sleep) as worker:
+            async with Worker(sleep) as worker:
                 await worker.recv_async()
         asyncio.run(work())
         """,
@@ -324,12 +324,17 @@ def test_a_program_that_ends_by_an_exception_waits_for_nobody(body: str, error: 
     assert ended.errors.count("Traceback") == 1, ended.errors
 
 
-def test_a_task_is_interrupted_before_it_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with Pool(2) as pool: pool.submit(tidy).result()",
+        "with Pool(2) as pool: list(pool.map(tidy, range(1)))",
+        "with Worker(tidy) as worker: worker.recv()",
+        "pool = Pool(Cluster(nodes())); list(pool.map(tidy, range(1)))",
+    ],
+)
+def test_a_task_is_interrupted_before_it_is_killed(body: str, tmp_path: Path) -> None:
     """So that it can clean up after itself."""
-    body = """
-    with Pool(2) as pool:
-        pool.submit(tidy).result()
-    """
     with Terminal(tmp_path, program(body)) as terminal:
         terminal.wait_for("begun")
         terminal.press(CTRL_C)

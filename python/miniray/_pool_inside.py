@@ -65,11 +65,17 @@ class Inside:
         self.core.start(
             first and first.handle, initargs, self.needs_of(first) if first is not None else None, self.pack
         )
-        for node_number, worker in source.first():
-            self._join(node_number, worker)
-            self.workers += 1
-        for number in range(len(source.nodes)):
-            self._link(number, first=True)
+        try:
+            for node_number, worker in source.first():
+                self._join(node_number, worker)
+                self.workers += 1
+            for number in range(len(source.nodes)):
+                self._link(number, first=True)
+        except BaseException:  # Ctrl-C, say
+            self.core.hurry(INTERRUPT)
+            self.core.stop()
+            source.close()
+            raise
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._deliverer.start()
         self._replacer: threading.Thread | None = None

@@ -315,11 +315,12 @@ class Mapping:
             self._go_on()
 
     def _abandon(self, even_what_runs: bool) -> None:
-        """Nobody will ask for the rest. After Ctrl-C, what runs ends with its worker, so that the pool has room."""
+        """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""
         with self._lock:
             self._abandoned = True
-            for number in self._under_way:
-                self._inside.core.cancel(number, even_what_runs)
+            core = self._inside.core
+            for number in reversed(list(self._under_way)):  # what runs comes last: nothing then takes its place
+                core.interrupt(number) if even_what_runs else core.cancel(number, False)
         with self._condition:
             self._condition.notify_all()
 

@@ -68,7 +68,12 @@ class LocalWorkers:
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
             server.send([self._socket, self._key])
-        server.recv()  # it listens
+        try:
+            server.recv()  # it listens
+        except BaseException:  # Ctrl-C, say
+            server.kill()
+            server.close()
+            raise
         return server
 
     def first(self) -> Iterable[tuple[int, Any]]:
@@ -120,6 +125,7 @@ def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
     _script.forked_as = os.getpid() if not _script.main_is_foreign else 0
     _functions.prepare_for_forks()
     server = _core.WorkerServer(socket, 0, serve_calls, 0, key)
+    server._stop_when_readable(handle.fileno())  # nothing is ever sent there: it is the end
     handle.send("listening")
     server.serve_forever()
 

@@ -45,8 +45,11 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
         reserve.clear()
         return _raised(error)
     finally:
-        _join_threads()
-        _run_finalizers()
+        try:
+            _join_threads()
+            _run_finalizers()
+        except KeyboardInterrupt:
+            pass  # nobody waits for them any more
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()

@@ -81,25 +81,29 @@ class Worker(_core.Worker):
         options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max)[1:])
         _stop_import()
         _show_output()
-        if start == "fork":
-            import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
-            from miniray import _script
+        try:
+            if start == "fork":
+                import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
+                from miniray import _script
 
-            _warn_of_threads()
-            snapshot = _script.Snapshot()
-            super().__init__(work_fn, *options)
-            snapshot.pid = self.pid
-            self._snapshot = snapshot
-        elif start == "spawn":
-            from miniray import _spawned
+                _warn_of_threads()
+                snapshot = _script.Snapshot()
+                super().__init__(work_fn, *options)
+                snapshot.pid = self.pid
+                self._snapshot = snapshot
+            elif start == "spawn":
+                from miniray import _spawned
 
-            specification = _spawned.describe(work_fn)
-            super().__init__(_spawned.command(), *options)
-            self.send(specification)
-        else:
-            raise ValueError(f'start is "fork" or "spawn", not {start!r}')
-        self._started = True
-        _live.add(self)
+                specification = _spawned.describe(work_fn)
+                super().__init__(_spawned.command(), *options)
+                self.send(specification)
+            else:
+                raise ValueError(f'start is "fork" or "spawn", not {start!r}')
+            self._started = True
+            _live.add(self)
+        except BaseException:  # Ctrl-C may come when the process is there already
+            _core._discard(self)
+            raise
         if restart is not None:
             from miniray import _supervised
 
@@ -162,10 +166,13 @@ class Worker(_core.Worker):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: object = None, *exception: object) -> None:
         from miniray import _async
 
-        await _async.close(self)
+        if kind is None:
+            await _async.close(self)
+        else:
+            await _async.in_thread(self.__exit__, kind)
 
     def __del__(self) -> None:
         if getattr(self, "_started", False):  # else __init__ raised, and there is nothing to close

@@ -137,7 +137,7 @@ void TaskEngine::put_back(Task task) {
   queue_.put_back(std::move(task));
 }
 
-void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
+void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
   if (std::optional<Task> task = queue_.remove(number))
     return finish({TaskOutcome::Kind::cancelled, std::move(*task), {}, {}, {}, {}});
   for (auto& [function, tasks] : parked_) {
@@ -152,7 +152,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
   if (holder->running().number != number) {
     // It waits behind another there. Should it have begun in this very moment, its result is not heard of any more.
     try {
-      (void)holder->worker().send_some(drop_message(number));
+      if (holder->state != Member::State::ending) (void)holder->worker().send_some(drop_message(number));
     } catch (const Error&) {  // its end will be heard of
     }
     finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
@@ -161,7 +161,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs) {
   if (!even_if_it_runs) return;
   holder->condemned = number;
   finish({TaskOutcome::Kind::cancelled, holder->running(), {}, holder->worker().name(), {}, {}});
-  end_member(*holder, "a task that ran there was cancelled");
+  end_member(*holder, "a task that ran there was cancelled", how);
 }
 
 void TaskEngine::cancel_waiting() {
@@ -193,12 +193,18 @@ void TaskEngine::defined(const TaskFunction& function) {
   parked_.erase(parked);
 }
 
-void TaskEngine::end_member(Member& member, const std::string& why) {
+void TaskEngine::end_member(Member& member, const std::string& why, Closing how) {
   member.state = Member::State::ending;
   member.ending_since_ns = now_ns();
+  member.kill_at_ns = how == Closing::kill ? 0 : now_ns() + limits::interrupt_grace_ms * 1'000'000LL;
   event("worker_ended", &member, why);
   try {
-    member.worker().kill(SIGKILL);
+    if (how == Closing::kill) {
+      member.worker().kill(SIGKILL);
+    } else {
+      member.worker().end();  // when the task has ended, so has the worker
+      member.worker().kill(SIGINT);
+    }
   } catch (const Error&) {  // it has ended already
   }
 }
@@ -319,6 +325,7 @@ void TaskEngine::check_times() {
     const auto member = next++;
     const std::int64_t now = now_ns();
     if (member->state == Member::State::ending) {
+      if (member->kill_at_ns != 0 && now > member->kill_at_ns) end_member(*member, "it did not heed an interrupt");
       if (member->ending_since_ns != 0 && now - member->ending_since_ns > limits::close_grace_ms * 1'000'000LL &&
           hear(member))
         lose(member, certificate_saying(member->worker(), "it was told to end, and nothing was heard of it since"),

@@ -54,7 +54,8 @@ class TaskEngine {
   /// One that has had an outcome, and shall have another: in its old place.
   void submit_again(Task task);
   /// One that waits is dropped; one that runs ends with its worker, or goes on. Its outcome follows, whatever it is.
-  void cancel(std::int64_t number, bool even_if_it_runs = true);
+  /// The worker is killed; or interrupted first, and killed if that does not end the task soon.
+  void cancel(std::int64_t number, bool even_if_it_runs = true, Closing how = Closing::kill);
   void cancel_waiting();
   /// Those that run too. What their workers say of them is not heard any more; end the workers next.
   void cancel_all();
@@ -104,7 +105,7 @@ class TaskEngine {
   void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
   void put_back(Task task);
-  void end_member(Member& member, const std::string& why);
+  void end_member(Member& member, const std::string& why, Closing how = Closing::kill);
   void finish(TaskOutcome outcome) { outcomes_.push_back(std::move(outcome)); }
   void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);
 

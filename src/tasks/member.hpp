@@ -66,6 +66,7 @@ class Member {
   std::vector<std::size_t> held_gpus;  ///< of the node
   std::string visible_gpus;            ///< that its process was told of, if any
   std::int64_t ending_since_ns = 0;
+  std::int64_t kill_at_ns = 0;       ///< it was interrupted, and has so long; 0 if it was not
   std::int64_t preparing_since = 0;  ///< how many functions had been redefined when it was told to prepare
   std::int64_t condemned = 0;        ///< a task for which it is being ended, and whose outcome is known
 

@@ -112,6 +112,7 @@ auto Worker::State::talk(Call call) {
 }
 
 void Worker::State::require_listener() {
+  if (arrived_at_end_) throw EndOfStream("cannot send: the channel to " + name + " was closed here");
   if (returned_ || error_ || channel_.ended()) explain_end();
 }
 
