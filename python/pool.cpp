@@ -26,8 +26,7 @@ void bind_pool(nb::module_& module) {
           nb::sig("def call(self) -> list[typing.Any]"), "The parts of its call, as they were sent.");
   nb::class_<NeedsHandle>(module, "_TaskNeeds");
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
-      .def(
-          "close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "worker_object",
           [](PoolCore::Corpse& self) {

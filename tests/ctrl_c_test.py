@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 from terminal import CTRL_C, Ended, Terminal
@@ -175,7 +174,10 @@ PLACES: dict[str, tuple[str, int]] = {
     ),
     "gather without with": ("cluster = Cluster(nodes()); cluster.start(sleep); cluster.gather()", 2),
     "cluster.stop": ("cluster = Cluster(nodes()); cluster.start(sleep); cluster.stop()", 2),
-    "a pool on a cluster": ("with Cluster(nodes()) as cluster, Pool(cluster) as pool: list(pool.map(sleep, range(20)))", 2),
+    "a pool on a cluster": (
+        "with Cluster(nodes()) as cluster, Pool(cluster) as pool: list(pool.map(sleep, range(20)))",
+        2,
+    ),
     "a pool on a cluster without with": ("pool = Pool(Cluster(nodes())); list(pool.map(sleep, range(20)))", 2),
     "a training group's gather": (
         """
@@ -187,6 +189,7 @@ PLACES: dict[str, tuple[str, int]] = {
         2,
     ),
 }
+
 
 def program(body: str) -> str:
     return BEGIN.replace("BODY", textwrap.indent(textwrap.dedent(body).strip(), "    "))
@@ -262,7 +265,13 @@ def test_at_exit_what_was_submitted_is_finished_unless_ctrl_c_comes(tmp_path: Pa
 
 
 def test_at_exit_workers_that_have_not_ended_do_not_wait_either(tmp_path: Path) -> None:
-    with Terminal(tmp_path, program("global worker; worker = Worker(stubborn); wait_for_begun(); atexit.register(lambda: open('ending', 'w').close())")) as terminal:
+    body = """
+    global worker
+    worker = Worker(stubborn)
+    wait_for_begun()
+    atexit.register(lambda: open("ending", "w").close())
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
         terminal.wait_for("ending")
         terminal.press(CTRL_C)
         ended = terminal.end()
@@ -319,8 +328,9 @@ def test_a_program_that_ends_by_an_exception_waits_for_nobody(body: str, error: 
     with Terminal(tmp_path, program(body.replace("ERROR", error))) as terminal:
         ended = terminal.end()
     assert ended.left == []
-    assert ended.status == (1 if "Value" in error else -signal.SIGINT)
-    assert ended.errors.rstrip().splitlines()[-1] == ("ValueError: the program" if "Value" in error else "KeyboardInterrupt")
+    status, last_line = (1, "ValueError: the program") if "Value" in error else (-signal.SIGINT, "KeyboardInterrupt")
+    assert ended.status == status
+    assert ended.errors.rstrip().splitlines()[-1] == last_line
     assert ended.errors.count("Traceback") == 1, ended.errors
 
 

@@ -1,9 +1,9 @@
 """A program at a terminal of its own, for tests: keys that are pressed there do what a terminal makes of them.
 
-    with Terminal(folder, text) as terminal:
-        terminal.wait_for("begun", 2)       # files that the program makes
-        terminal.press(CTRL_C)
-        ended = terminal.end()              # how long it took, its exit status, what it printed, what is left of it
+with Terminal(folder, text) as terminal:
+    terminal.wait_for("begun", 2)       # files that the program makes
+    terminal.press(CTRL_C)
+    ended = terminal.end()              # how long it took, its exit status, what it printed, what is left of it
 """
 
 from __future__ import annotations

@@ -64,5 +64,3 @@ def _pause(cluster: Cluster, error: Exception, budget: _core._RestartBudget, pro
         first_line = str(error).partition("\n")[0]
         print(f"miniray: {first_line} All ranks start again ({budget.describe()})", file=sys.stderr)
     return pause_s
-
-

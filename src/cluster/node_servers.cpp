@@ -204,8 +204,7 @@ void NodeServers::finish(bool soon) {
     if (attended.attendant) all.insert(std::move(attended.attendant));
   attended_.clear();
   servers_.clear();
-  const Deadline deadline =
-      Deadline::in_ms(soon ? failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
+  const Deadline deadline = Deadline::in_ms(soon ? failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
   launched_.reset();
   for (const std::shared_ptr<Attendant>& attendant : all) attendant->tell_to_finish();
   for (const std::shared_ptr<Attendant>& attendant : all)

@@ -26,7 +26,7 @@ void report(Channel& channel, const WorkFailure& failure) {
     Message message = encode(body);
     message.kind = Message::Kind::error;
     channel.send(message);
-  } catch (const Error&) {  // nobody is left to be told
+  } catch (const Error&) {                            // nobody is left to be told
     if (failure.type == "KeyboardInterrupt") return;  // whoever interrupted it knows
     std::fprintf(stderr, "miniray: the work function in process %d raised %s: %s\n%s", getpid(), failure.type.c_str(),
                  failure.message.c_str(), failure.traceback.c_str());

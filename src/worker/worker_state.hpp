@@ -68,8 +68,8 @@ class Worker::State {
   bool killed_here_ = false;
   bool interrupted_here_ = false;
   std::optional<std::uint64_t> arrived_at_end_;  // messages, when it was told to end
-  bool ended_by_itself_ = false;  // before it was told to
-  bool told_ = false;             // the user has heard how it ended
+  bool ended_by_itself_ = false;                 // before it was told to
+  bool told_ = false;                            // the user has heard how it ended
   std::optional<WorkerError> error_;
 };
 
