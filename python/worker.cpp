@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/vector.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -12,30 +13,52 @@
 
 namespace miniray::python {
 
-// The GIL may be released where a fork happens, as in a server's loop; the child goes on with it.
+namespace {
+
+// False if Ctrl-C came meanwhile.
+bool call_uninterrupted(const char* function) {
+  try {
+    attribute("miniray.worker", function)();
+    return true;
+  } catch (nb::python_error& raised) {
+    if (!raised.matches(PyExc_KeyboardInterrupt)) raised.discard_as_unraisable("a signal handler before a fork");
+    return !raised.matches(PyExc_KeyboardInterrupt);
+  }
+}
+
+}  // namespace
+
+// The GIL may be released where a fork happens, as in a server's loop; the child goes on with it. Python's hooks around
+// a fork are Python code, and swallow what a signal's handler raises in them: meanwhile, Ctrl-C is only noted.
 ForkOptions fork_options() {
   static thread_local PyGILState_STATE gil;
+  static thread_local bool interrupted;
   ForkOptions options;
   options.before_fork = [] {
     gil = PyGILState_Ensure();
-    try {
-      attribute("miniray.worker", "_flush_output")();
-    } catch (nb::python_error& raised) {  // a signal's handler raised: it comes again, where it can be heard
-      if (!raised.matches(PyExc_KeyboardInterrupt)) raised.discard_as_unraisable("a signal handler before a fork");
-      if (raised.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+    interrupted = !call_uninterrupted("_flush_output");
+    const bool main_thread = gettid() == getpid();
+    if (main_thread && !call_uninterrupted("_note_interrupts")) {
+      interrupted = true;
+      (void)call_uninterrupted("_note_interrupts");
     }
     PyOS_BeforeFork();
   };
   options.after_fork_in_parent = [] {
     PyOS_AfterFork_Parent();
+    interrupted = !call_uninterrupted("_heed_interrupts") || interrupted;
+    if (interrupted) PyErr_SetInterrupt();
     PyGILState_Release(gil);
   };
-  options.after_fork_in_child = PyOS_AfterFork_Child;
+  options.after_fork_in_child = [] {
+    PyOS_AfterFork_Child();
+    (void)call_uninterrupted("_forget_interrupts");
+  };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
   options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
   options.on_warning = [](const std::string& text) {
     const nb::gil_scoped_acquire gil;
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 2) != 0) throw nb::python_error();
+    attribute("miniray.worker", "_warn")(text);
   };
   return options;
 }

@@ -251,6 +251,18 @@ def test_a_second_ctrl_c_ends_it_at_once(place: str, tmp_path: Path) -> None:
     assert ended.seconds < ENDS_WITHIN_S
 
 
+def test_ctrl_c_while_a_process_forks_is_not_lost(tmp_path: Path) -> None:
+    """Python swallows what is raised in the hooks around a fork."""
+    body = """
+    os.register_at_fork(HOOK=lambda: os.kill(os.getpid(), signal.SIGINT))
+    with Worker(sleep) as worker:
+        worker.recv()
+    """
+    for hook in ("before", "after_in_parent"):
+        with Terminal(tmp_path, program(body.replace("HOOK", hook))) as terminal:
+            ends_as_python_does(terminal.end())
+
+
 def test_at_exit_what_was_submitted_is_finished_unless_ctrl_c_comes(tmp_path: Path) -> None:
     """Python itself reports the interrupt, as one of its own exit."""
     body = "pool = Pool(2); [pool.submit(sleep) for _ in range(20)]"

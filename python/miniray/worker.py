@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import atexit
 import sys
 import weakref
@@ -352,14 +353,20 @@ def _warn_of_threads() -> None:
 
         others = [thread for thread in others if not _notebook.is_kernels(thread)]
     if len(others) > 1:
-        import warnings
-
-        warnings.warn(
+        _warn(
             f"this process has {len(others)} Python threads; a forked worker gets only the calling one, "
-            'and locks that the others hold stay locked in it. Start workers before threads, or with start="spawn"',
-            RuntimeWarning,
-            stacklevel=3,
+            'and locks that the others hold stay locked in it. Start workers before threads, or with start="spawn"'
         )
+
+
+def _warn(text: str) -> None:
+    """At the line of the program that called the package, be it through joblib."""
+    import warnings
+
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("miniray", "joblib"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 def _show_output() -> None:
@@ -369,6 +376,39 @@ def _show_output() -> None:
 
         if _notebook.kernel_shell() is not None:
             _notebook.show_output_of_workers()
+
+
+# While a process forks, Ctrl-C is noted here, and heeded afterwards.
+_noted: list[int] = []
+_handler: Any = None
+
+
+def _note_interrupts() -> None:
+    global _handler
+    handler = _signal.getsignal(_signal.SIGINT)
+    if callable(handler):
+        _handler = handler
+        _signal.signal(_signal.SIGINT, _note)
+
+
+def _note(number: int, frame: object) -> None:
+    _noted.append(number)
+
+
+def _forget_interrupts() -> None:
+    """In the child, which has not been interrupted."""
+    global _handler
+    if _handler is not None:
+        _signal.signal(_signal.SIGINT, _handler)
+    _handler = None
+    _noted.clear()
+
+
+def _heed_interrupts() -> None:
+    interrupted = bool(_noted)
+    _forget_interrupts()
+    if interrupted:
+        _signal.raise_signal(_signal.SIGINT)
 
 
 def _flush_output() -> None:
