@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <unistd.h>
 
+#include "base/clock.hpp"
 #include "interop.hpp"
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
@@ -85,6 +86,8 @@ void raise_system_error(const SystemError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
+std::atomic<std::int64_t> interrupted_at_ns = 0;  // signals are the whole process's
+
 thread_local std::shared_ptr<const std::atomic<Closing>> heeded;
 
 void translate(const std::exception_ptr& thrown, void*) {
@@ -125,6 +128,13 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 }  // namespace
 
+void note_interrupt() { interrupted_at_ns = now_ns(); }
+
+bool just_interrupted() {
+  const std::int64_t at_ns = interrupted_at_ns;
+  return at_ns != 0 && now_ns() - at_ns < limits::interrupt_memory_ms * 1'000'000LL;
+}
+
 void heed(std::shared_ptr<const std::atomic<Closing>> urgency) { heeded = std::move(urgency); }
 
 // Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
@@ -135,7 +145,9 @@ void check_signals() {
     return;
   }
   const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (PyErr_CheckSignals() == 0) return;
+  note_interrupt();
+  throw nb::python_error();
 }
 
 nb::object attribute(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }

@@ -18,6 +18,9 @@ namespace miniray::python {
 /// For the core's waits: runs Python's signal handlers, and throws what they raise. In another thread than the main
 /// one: throws if what that thread heeds is in a hurry to end.
 void check_signals();
+/// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now.
+void note_interrupt();
+bool just_interrupted();
 /// The calling thread, which is not the main one, works for what ends so urgently.
 void heed(std::shared_ptr<const std::atomic<Closing>> urgency);
 

@@ -102,7 +102,10 @@ void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const P
   for (const std::shared_ptr<Worker>& worker : workers) all.push_back(worker.get());
   CloseOptions options;
   options.urgency = urgency.get();
-  Closer(all, options).run();
+  try {
+    Closer(all, options).run();
+  } catch (const Error&) {  // the pool is in a hurry: they have ended
+  }
 }
 
 }  // namespace

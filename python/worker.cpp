@@ -47,7 +47,10 @@ ForkOptions fork_options() {
   options.after_fork_in_parent = [] {
     PyOS_AfterFork_Parent();
     interrupted = !call_uninterrupted("_heed_interrupts") || interrupted;
-    if (interrupted) PyErr_SetInterrupt();
+    if (interrupted) {
+      note_interrupt();
+      PyErr_SetInterrupt();
+    }
     PyGILState_Release(gil);
   };
   options.after_fork_in_child = [] {
@@ -209,6 +212,8 @@ void bind_worker(nb::module_& module) {
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
   bind_calls(module, worker);
+  module.def("_note_interrupt", note_interrupt);
+  module.def("_just_interrupted", just_interrupted);
   module.def(
       "_discard",
       [](nb::handle object) {

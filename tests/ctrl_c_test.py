@@ -216,6 +216,28 @@ def test_one_ctrl_c(place: str, tmp_path: Path) -> None:
         ends_as_python_does(terminal.end())
 
 
+CAUGHT = {
+    "a worker": ("worker = Worker(stubborn); worker.recv()", 1),
+    "workers": ("workers = [Worker(stubborn) for _ in range(3)]; workers[0].recv()", 3),
+    "a pool": ("pool = Pool(2); [pool.submit(stubborn) for _ in range(20)][0].result()", 2),
+    "a cluster": ("cluster = Cluster(nodes()); cluster.start(stubborn); cluster.gather()", 2),
+}
+
+
+@pytest.mark.parametrize("end", ["print('bye')", "sys.exit(130)"])
+@pytest.mark.parametrize("place", CAUGHT)
+def test_a_program_that_catches_it_and_ends(place: str, end: str, tmp_path: Path) -> None:
+    """What is dropped or left because of Ctrl-C is not waited for."""
+    body, processes = CAUGHT[place]
+    text = f"def work():\n    {body}\ntry:\n    work()\nexcept KeyboardInterrupt:\n    {end}"
+    with Terminal(tmp_path, program(text)) as terminal:
+        terminal.wait_for("begun", processes)
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert (ended.status, ended.errors, ended.left) == (130 if "exit" in end else 0, "", [])
+    assert ended.seconds < ENDS_WITHIN_S
+
+
 # Tasks that do not heed an interrupt, or cannot.
 @pytest.mark.parametrize("task", ["spin", "stubborn", "blocked", "in_c", "with_a_thread", "with_a_child"])
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ inline constexpr int close_grace_ms = 5000;
 // message ends by itself within the first time; the others are interrupted (SIGINT), and killed after the second.
 inline constexpr int idle_grace_ms = 100;
 inline constexpr int interrupt_grace_ms = 500;
+// What a program drops or ends so soon after Ctrl-C, it drops or ends because of that.
+inline constexpr int interrupt_memory_ms = 2000;
 // After its socket closed, a process has this long to become a zombie before we say that it still runs.
 inline constexpr int exit_wait_ms = 2000;
 

@@ -17,7 +17,7 @@ from concurrent.futures._base import (
 )
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from miniray import _check
+from miniray import _check, _core
 from miniray.errors import MiniRayError
 
 T = TypeVar("T")
@@ -175,7 +175,12 @@ class PoolFuture(MiniRayFuture[T]):
             if not done:
                 waiter = _Waiter()
                 self._waiters.append(waiter)  # type: ignore[arg-type]
-        if not done and not waiter.event.wait(timeout):
+        try:
+            came = done or waiter.event.wait(timeout)
+        except KeyboardInterrupt:
+            _core._note_interrupt()
+            raise
+        if not came:
             with self._condition:
                 self._waiters.remove(waiter)  # type: ignore[arg-type]
                 if self._state not in _DONE:

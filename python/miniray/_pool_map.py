@@ -61,6 +61,7 @@ class Mapping:
         self._next = 0
         self._bytes = 0
         self._abandoned = False
+        self._interrupted = False
         self._workers = max(1, self._inside.workers)
         self._lock = threading.RLock()  # of sending and settling
         self._failure: BaseException | None = None
@@ -264,7 +265,6 @@ class Mapping:
         return self._iterate(deadline, timeout)
 
     def _iterate(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
-        interrupted = False
         try:
             while (taken := self._take(deadline, timeout)) is not None:
                 chunk, values, errors = taken
@@ -276,11 +276,8 @@ class Mapping:
                 if errors:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
-        except KeyboardInterrupt:
-            interrupted = True
-            raise
         finally:
-            self._abandon(even_what_runs=interrupted)
+            self._abandon(even_what_runs=self._interrupted)
             if self._bar is not None:
                 self._bar.close()
 
@@ -302,7 +299,12 @@ class Mapping:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
-                self._condition.wait(left)
+                try:
+                    self._condition.wait(left)
+                except KeyboardInterrupt:
+                    self._interrupted = True
+                    _core._note_interrupt()
+                    raise
 
     def _took(self, chunk: _Chunk) -> None:
         with self._condition:

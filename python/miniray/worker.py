@@ -102,7 +102,9 @@ class Worker(_core.Worker):
                 raise ValueError(f'start is "fork" or "spawn", not {start!r}')
             self._started = True
             _live.add(self)
-        except BaseException:  # Ctrl-C may come when the process is there already
+        except BaseException as error:  # Ctrl-C may come when the process is there already
+            if isinstance(error, KeyboardInterrupt):
+                _core._note_interrupt()
             _core._discard(self)
             raise
         if restart is not None:
@@ -177,7 +179,7 @@ class Worker(_core.Worker):
 
     def __del__(self) -> None:
         if getattr(self, "_started", False):  # else __init__ raised, and there is nothing to close
-            self.close()
+            _core._close_all([self], INTERRUPT if _core._just_interrupted() else FINISH)
 
     def __repr__(self) -> str:
         if not getattr(self, "_started", False):  # a debugger looks at what __init__ could not make
@@ -421,8 +423,10 @@ def _flush_output() -> None:
 
 
 def ends_by_exception() -> bool:
-    """Whether Python ends because of an exception that nobody caught. An interactive session goes on after one."""
-    return getattr(sys, "last_type", None) is not None and not (sys.flags.interactive or hasattr(sys, "ps1"))
+    """Whether Python ends because of Ctrl-C, or of an exception that nobody caught. An interactive session goes on
+    after one of those."""
+    interactive = sys.flags.interactive or hasattr(sys, "ps1")
+    return _core._just_interrupted() or (getattr(sys, "last_type", None) is not None and not interactive)
 
 
 @atexit.register

@@ -26,6 +26,7 @@ constexpr Row rows[] = {
     {"spin_us", limits::spin_us, "a wait spins so long before it sleeps (MINIRAY_SPIN_US)"},
     {"close_grace_ms", limits::close_grace_ms, "a worker that was told to end has so long before it is killed"},
     {"idle_grace_ms", limits::idle_grace_ms, "at Ctrl-C, a worker that still runs after so long is interrupted"},
+    {"interrupt_memory_ms", limits::interrupt_memory_ms, "what is dropped so soon after Ctrl-C is not waited for"},
     {"interrupt_grace_ms", limits::interrupt_grace_ms, "a worker that was interrupted has so long before it is killed"},
     {"unreachable_ms", limits::unreachable_ms, "a host that does not answer for so long is taken to be gone"},
     {"connect_timeout_ms", limits::connect_timeout_ms, "to reach a server and be let in"},
