@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found] # without the enums of signal, which take long to import
 import atexit
 import sys
 import weakref
