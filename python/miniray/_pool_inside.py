@@ -390,7 +390,8 @@ class Inside:
             thread.join()
 
     def _replace_on(self, node: int, places: queue.SimpleQueue[Any]) -> None:
-        self.core.heed_hurry()
+        if self.source.launches:
+            self.core.heed_hurry()
         while (gone := places.get()) is not None:
             taken = gone.worker_object()
             gone.close()

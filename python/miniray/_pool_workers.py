@@ -46,6 +46,8 @@ class LocalWorkers:
     """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
     coordinator, which has threads, would not be safe."""
 
+    launches = False  # nodes, which may take longer than anybody waits who is in a hurry
+
     _snapshot: Any = None
 
     def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
@@ -137,6 +139,8 @@ def _serve_forks_when_told(handle: _core.Handle) -> None:
 class ClusterWorkers:
     """Started by a cluster's servers. A server that died is launched again."""
 
+    launches = True
+
     def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
         self._cluster = cluster
         self._relaunched: set[int] = set()
@@ -199,6 +203,8 @@ _RELAUNCH_S = 20.0
 
 class GivenWorkers:
     """Those that the user has started. One is replaced if it was started with a restart policy."""
+
+    launches = False
 
     def __init__(self, workers: Iterable[Any], resources: Mapping[str, Any] | None) -> None:
         self._workers = list(workers)
