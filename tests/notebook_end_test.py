@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -113,3 +114,28 @@ def test_nothing_is_left_of_a_session(tmp_path: Path, way: str) -> None:
         assert until(lambda: all(is_gone(pid) for pid in started))
     finally:
         kernel.close()
+
+
+@pytest.mark.parametrize("code", [code for code in WAITS if "map" in code])
+def test_after_an_interrupted_map_the_pool_is_free(kernel: Kernel, code: str) -> None:
+    kernel.run("pool = Pool(2)")
+    interrupted(kernel, code)
+    shown = kernel.run("print(list(pool.map(square, range(3))), pool.status()['failed'])")
+    assert re.fullmatch(r"\[0, 1, 4\] [0-2]\n", shown.stdout)  # what never began has not failed
+    kernel.run("pool.shutdown()")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "with Pool(2) as pool: pool.submit(sleep).result()",
+        "with Pool(2) as pool: list(pool.map(sleep, range(10), chunksize=1))",
+        "with Worker(sleep) as worker: worker.recv()",
+        "with Cluster([NodeConfig('localhost', 1, base_port=0)]) as cluster: cluster.start(sleep); cluster.gather()",
+    ],
+)
+def test_an_interrupt_ends_what_a_with_block_holds(kernel: Kernel, code: str) -> None:
+    """Without waiting for work that would take for ever."""
+    before = kernel.run("print(processes())").stdout
+    assert interrupted(kernel, code) < 10
+    assert until(lambda: kernel.run("print(processes())").stdout == before)

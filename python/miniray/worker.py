@@ -424,7 +424,10 @@ def _flush_output() -> None:
 
 def ends_by_exception() -> bool:
     """Whether Python ends because of Ctrl-C, or of an exception that nobody caught. An interactive session goes on
-    after one of those."""
+    after one of those. A notebook's kernel that ends was restarted or shut down: nobody waits for what it was doing."""
+    notebook = sys.modules.get("miniray._notebook")
+    if notebook is not None and notebook.kernel_shell() is not None:
+        return True
     interactive = sys.flags.interactive or hasattr(sys, "ps1")
     return _core._just_interrupted() or (getattr(sys, "last_type", None) is not None and not interactive)
 
