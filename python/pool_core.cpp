@@ -187,7 +187,7 @@ void PoolCore::redefine(const FunctionHandle& handle, nb::handle definition, nb:
   post([function = handle.function, encoded = std::move(encoded), needs = all_of(needs)](TaskEngine& engine) mutable {
     function->definition = std::move(encoded);
     function->by_value = true;
-    function->needs = std::move(needs);
+    function->needs.assign(needs.begin(), needs.end());
     ++function->revision;
     engine.defined(*function);
   });

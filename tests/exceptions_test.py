@@ -223,6 +223,41 @@ def test_groups(ask: Callable[..., Any]) -> None:
     assert len(rest.exceptions) == 2
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups before Python 3.11")
+def test_a_group_whose_constructor_takes_more(ask: Callable[..., Any]) -> None:
+    def fail() -> None:
+        class Counted(ExceptionGroup):  # noqa: F821
+            def __new__(cls, errors: list[Exception], count: int) -> Any:
+                made = super().__new__(cls, "counted", errors)
+                made.count = count
+                return made
+
+        raise Counted([KeyError("a")], 3)
+
+    error: Any = raised(ask, "pool", fail)
+    assert (type(error).__name__, error.message, error.count) == ("Counted", "counted", 3)
+    assert [type(one) for one in error.exceptions] == [KeyError]
+
+
+class Unprintable(Exception):
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [Unprintable, Speechless])
+def test_one_that_cannot_be_printed_ends_nothing_but_its_call(ask: Callable[..., Any], kind: Any) -> None:
+    def fail() -> None:
+        raise kind("x")
+
+    assert type(raised(ask, "call", fail)) in (kind, miniray.WorkerError)
+    assert ask("call", lambda: 1) == 1
+
+
 def test_a_local_class_is_known_by_its_bases(ask: Callable[..., Any]) -> None:
     def fail() -> None:
         class OnlyThere(TwoArguments):

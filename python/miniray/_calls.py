@@ -79,7 +79,7 @@ def _find(function: dict[str, Any], served: Served | None = None) -> Any:
 def _by_name(served: Served, function: dict[str, Any]) -> Any:
     name: str = function["name"]
     module, _, rest = name.partition(".")
-    if module != "__main__":
+    if module != "__main__" or ("forks" not in function and "kind" not in function):
         try:
             return _import(name)
         except Exception as error:
@@ -90,7 +90,11 @@ def _by_name(served: Served, function: dict[str, Any]) -> Any:
         if "kind" in function:
             raise TypeError(f"the global {rest} cannot be sent ({function['why']}), and is not here") from None
         raise Unknown(str(error)) from None
-    if "kind" in function or any(_script.is_fork(pid) for pid in function["forks"]):
+    if "kind" in function:
+        if type(found).__qualname__ != function["kind"]:
+            raise TypeError(f"the global {rest} cannot be sent ({function['why']}), and is another one here")
+        return found
+    if any(_script.is_fork(pid) for pid in function["forks"]):
         return found
     if not _script.has_same(rest, found, function["check"]):
         raise Unknown(f"{name} is another one here than there")
@@ -121,7 +125,7 @@ class Served:
     def __init__(self) -> None:
         self.functions: Functions = {}
         self.turns: dict[str, _coroutines.Turns] = {}  # of objects whose coroutines go on beside each other
-        self.missing: dict[int, Exception] = {}  # what it was told of, and does not have
+        self.missing: dict[int, BaseException] = {}  # what it was told of, and does not have
         self._numbers: dict[int, int] = {}  # of functions and classes, by their identity
         self._namespaces: dict[int, dict[str, Any]] = {}
         self._bound: dict[tuple[int, str], Any] = {}  # what the script's globals were before others took their place
@@ -189,7 +193,7 @@ class Served:
 
     def thing(self, number: int) -> Any:
         if number not in self.functions:
-            raise LookupError(f"the worker was not told of thing {number} of the script")
+            raise Unknown(f"the worker was not told of thing {number} of the script")
         found = self.functions[number]
         if isinstance(found, _Missing):
             raise found.error
@@ -233,7 +237,7 @@ def _define(served: Served, name: Any, function: dict[str, Any]) -> None:
     served.missing.pop(name, None)
     try:
         thing = _find(function, served)
-    except Exception as error:
+    except BaseException as error:  # whatever the script's objects raise when they are made again
         served.functions[name] = _Missing(error)
         if isinstance(name, int):
             served.missing[name] = error
@@ -249,7 +253,7 @@ def _define(served: Served, name: Any, function: dict[str, Any]) -> None:
 class _Missing:
     """Stands for a function that could not be had; whoever calls it hears why."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -339,7 +343,7 @@ def describe_error(served: Served, error: BaseException, of_the_result: bool = F
     if isinstance(error, Unknown):
         plain = {"type": "LookupError", "message": str(error), "traceback": ""}
         cause = describe_error(served, error.error)[1] if error.error is not None else plain
-        return "unknown", {**cause, "missing": error.numbers}
+        return "unknown", {**cause, "missing": error.numbers, "failed": error.error is not None}
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what filled the memory is in them, and telling takes some
     if of_the_result:

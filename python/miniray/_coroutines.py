@@ -103,5 +103,8 @@ def work(descriptor: int, timeout: float | None) -> bool:
         finally:
             loop.remove_reader(descriptor)
 
-    loop.run_until_complete(wait())
+    try:
+        loop.run_until_complete(wait())
+    except (asyncio.CancelledError, RuntimeError):
+        pass  # a coroutine cancelled all tasks, or stopped the loop: that is not this wait's business
     return True

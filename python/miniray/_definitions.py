@@ -114,6 +114,8 @@ class Definitions:
                 if found.name is not None:
                     self._of_number[found.number] = found
             self._describe_all()
+            if found.name is None:
+                found.thing = None  # what is needed of it is in its pickle, and it may go
             return found
 
     def of_name(self, name: str) -> Definition:
@@ -156,6 +158,8 @@ class Definitions:
             self._to_describe.append(definition)
             try:
                 self._describe_all()
+                if definition.slot is not None and self._of_global.get(definition.slot) is not definition:
+                    self._of_number.pop(definition.number, None)  # nobody asks for it again
             except TypeError as error:
                 definition.described = {"missing": str(error)}  # whoever uses it there hears of it
                 self._on_described(definition)
@@ -279,6 +283,7 @@ class Definitions:
         try:
             described["pickle"] = self._value_of(definition)
         except Exception as error:
+            definition.needs, definition.globals = [], []
             if definition.slot is None or not definition.in_script:
                 raise TypeError(f"cannot send {_called(definition)} to another process: {error}") from error
             # What the worker's own script has will have to do.
@@ -316,22 +321,12 @@ class Definitions:
         return value_pickle(thing, self)
 
     def _closure_of(self, definition: Definition) -> Closure:
-        order: list[Definition] = []
         values: list[tuple[dict[str, Any], str, Any]] = []
         seen: set[int] = {id(definition)}
-        later: list[Definition] = []
-        with_itself = definition.in_script  # others may refer to it
-
-        def visit(one: Definition) -> None:
-            for need in one.needs:
-                if id(need) not in seen:
-                    seen.add(id(need))
-                    visit(need)
-            if one is not definition or with_itself:
-                order.append(one)
-            later.append(one)
-
-        visit(definition)
+        order = _with_needs(definition, seen)
+        later = list(order)
+        if not definition.in_script:
+            order.remove(definition)  # nobody refers to it
         while later:
             one = later.pop()
             for namespace, name in one.globals:
@@ -349,8 +344,20 @@ class Definitions:
                 if "kind" in needed.described and not one.by_value:
                     continue  # it cannot be sent; a function that the worker has may do without
                 seen.add(id(needed))
-                visit(needed)
+                found = _with_needs(needed, seen)
+                order += found
+                later += found
         return Closure(order, values, self._generation)
+
+
+def _with_needs(definition: Definition, seen: set[int]) -> list[Definition]:
+    """A definition after what its pickle refers to, without what was seen before."""
+    order: list[Definition] = []
+    for need in definition.needs:
+        if id(need) not in seen:
+            seen.add(id(need))
+            order += _with_needs(need, seen)
+    return [*order, definition]
 
 
 def importable_name(function: Any) -> str | None:
@@ -374,6 +381,16 @@ def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
         return {"pickle": _pickling.dumped(thing, book, root=thing), "buffers": []}
     finally:
         library.unregister_pickle_by_value(module)
+
+
+def has_no_state(function: Any) -> bool:
+    """Whether a function that goes by value is sure to be what it was: it holds nothing that could change."""
+    return not (function.__closure__ or function.__dict__ or function.__defaults__ or function.__kwdefaults__)
+
+
+def is_same(one: Definition, other: Definition) -> bool:
+    """Whether two definitions of one function say the same."""
+    return (one.described, one.globals, one.needs) == (other.described, other.globals, other.needs)
 
 
 def _reaches(definition: Definition, target: Definition) -> bool:

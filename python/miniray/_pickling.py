@@ -6,6 +6,8 @@ the unpickler on the other side.
 
 from __future__ import annotations
 
+import builtins
+import functools
 import importlib
 import io
 import pickle
@@ -98,6 +100,13 @@ def cloudpickle() -> Any:
         return None
 
 
+def make_cached(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+_CACHED = type(functools.lru_cache(len))
+
+
 class _Reducer:
     """Mixed into a pickler. Asked about everything but plain builtins."""
 
@@ -109,7 +118,7 @@ class _Reducer:
         self._inlined: set[int] = set()  # classes that go by value in this pickle, with their methods
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, type) or type(thing) is types.FunctionType:
+        if isinstance(thing, (type, _CACHED)) or type(thing) is types.FunctionType:
             owner = self._book.owner_of(thing)
             if owner is not None and id(owner) not in self._inlined:
                 return getattr, (owner, thing.__name__)
@@ -152,6 +161,8 @@ def _pickler() -> Any:
             self._begin(book, root)
 
         def _by_value(self, thing: Any) -> Any:
+            if isinstance(thing, _CACHED) and _script.is_of_script(thing):
+                return make_cached, (thing.__wrapped__, thing.cache_parameters())
             reduced = library.Pickler.reducer_override(self, thing)
             if reduced is NotImplemented or type(thing) is not types.FunctionType:
                 return reduced
@@ -221,7 +232,8 @@ def _parts(arguments: Any, attributes: Any, error: BaseException, follow: Callab
         "__context__": follow(error.__context__),
         "__suppress_context__": error.__suppress_context__,
     }
-    return make_exception, (type(error), arguments), (attributes, links), None, None, fill_exception
+    inner = (error.message, list(error.exceptions)) if isinstance(error, _GROUP) else None
+    return make_exception, (type(error), arguments, inner), (attributes, links), None, None, fill_exception
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
@@ -244,14 +256,16 @@ def _attributes(error: BaseException) -> dict[str, Any]:
 
 
 _HEAP_TYPE = 1 << 9
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
 _NOTHING = object()
 
 
-def make_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+def make_exception(kind: type[BaseException], arguments: tuple[Any, ...], inner: Any = None) -> BaseException:
+    """Without its constructor. ``inner`` is what makes a group."""
     base: Any = kind
     while base.__flags__ & _HEAP_TYPE:  # what is written in Python may want what its constructor wants
         base = base.__base__
-    error: BaseException = base.__new__(kind, *arguments)
+    error: BaseException = base.__new__(kind, *(inner or arguments))
     error.args = arguments
     return error
 

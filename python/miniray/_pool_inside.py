@@ -7,12 +7,13 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from typing import Any
 
 from miniray import _calls, _check, _core, _pickling
-from miniray._definitions import Definition, Definitions, describe_arguments
+from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
 from miniray.errors import MiniRayError, TaskTimeout
@@ -45,7 +46,9 @@ class Inside:
         snapshots, all_forked = source.snapshots()
         self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe)
         self.functions: dict[Any, Definition] = {}
-        self._anonymous = 0  # of them
+        self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = (
+            weakref.WeakKeyDictionary()
+        )  # lambdas and the like
         self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
         self._outstanding = 0
@@ -106,29 +109,26 @@ class Inside:
 
     def function(self, fn: Any) -> Definition:
         """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
-        key = fn if isinstance(fn, str) or type(fn).__hash__ is not None else id(fn)
-        known = self.functions.get(key)
-        if known is not None:
-            return known
         if isinstance(fn, str):
-            made = self.definitions.of_name(fn)
-        elif callable(fn):
-            made = self.definitions.of_function(fn)
-        else:
+            made = self.functions.get(fn)
+            if made is None:
+                made = self.functions[fn] = self.definitions.of_name(fn)
+            return made
+        if not callable(fn):
             raise TypeError(f"submit takes a function and its arguments, not {_check.shown(fn)}")
-        hash_of: Any = type(fn).__hash__
-        if made.name is not None or isinstance(fn, _FUNCTION) or hash_of is object.__hash__:
-            self._keep(key, made)
+        known = self.functions.get(fn) if type(fn).__hash__ is not None else None
+        if known is None and isinstance(fn, _FUNCTION):
+            known = self._anonymous.get(fn)
+        if known is not None and (known.name is not None or has_no_state(fn)):
+            return known
+        made = self.definitions.of_function(fn)
+        if made.name is not None:
+            self.functions[fn] = made
+        elif isinstance(fn, _FUNCTION):
+            if known is not None and is_same(known, made):
+                return known  # nothing in its closure has changed since it was sent
+            self._anonymous[fn] = made
         return made
-
-    def _keep(self, key: Any, made: Definition) -> None:
-        if made.name is None:
-            self._anonymous += 1
-            if self._anonymous > 1024:  # of lambdas there is no end
-                self.functions = {key: one for key, one in list(self.functions.items()) if one.name is not None}
-                self._anonymous = 1
-                self.means_ns.clear()
-        self.functions[key] = made
 
     def needs_of(self, definition: Definition) -> Any:
         """What a worker has to be told of before it runs the function now, as the core knows it; None: nothing."""
@@ -364,7 +364,7 @@ class Inside:
         try:
             self.definitions.to_value(definition)
             needs = self.definitions.closure_of(definition).definitions
-        except Exception as error:  # of whatever the script's objects do when they are pickled
+        except BaseException as error:  # of whatever the script's objects do when they are pickled
             definition.described = {"missing": f"{definition.name} cannot be sent to another process: {error}"}
         self.core.redefine(definition.handle, definition.described, [one.handle for one in needs])
 

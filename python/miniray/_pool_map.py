@@ -220,7 +220,10 @@ class Mapping:
 
     def _measure(self, ns: float) -> None:
         self._mean_ns = max(1.0, ns if self._mean_ns == 0 else 0.7 * self._mean_ns + 0.3 * ns)
-        self._inside.means_ns[self._function.number] = self._mean_ns
+        means = self._inside.means_ns
+        if len(means) > 4096:  # of lambdas there is no end
+            means.clear()
+        means[self._function.number] = self._mean_ns
 
     def _split(self, chunk: _Chunk) -> None:
         """One of its items may have killed the worker: each is tried by itself, even those that had been done."""

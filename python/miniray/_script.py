@@ -12,7 +12,7 @@ import sys
 import types
 import weakref
 import zlib
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from miniray import _functions, _spawned
@@ -28,6 +28,7 @@ _import_failed = False
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _KEPT = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _DEPTH_MAX = 8
+_CACHED = type(lru_cache(len))
 
 
 class Snapshot:
@@ -111,6 +112,8 @@ def globals_of(thing: Any) -> list[str]:
     """What a function of the script, or the methods of a class, look up in the script."""
     if isinstance(thing, (staticmethod, classmethod)):
         thing = thing.__func__
+    if isinstance(thing, _CACHED):
+        thing = thing.__wrapped__
     if isinstance(thing, types.FunctionType):
         inner = thing.__globals__ is module().__dict__
         return global_names(thing.__code__) if inner else []
@@ -138,6 +141,8 @@ def check(thing: Any, depth: int = 0) -> int:
         return _crc("module", thing.__name__)
     if isinstance(thing, (staticmethod, classmethod)):
         return check(thing.__func__, depth + 1)
+    if isinstance(thing, _CACHED):
+        return check(thing.__wrapped__, depth + 1)
     if isinstance(thing, property):
         return _crc(*(check(part, depth + 1) for part in (thing.fget, thing.fset, thing.fdel)))
     if type(thing) in _PLAIN:
@@ -145,7 +150,16 @@ def check(thing: Any, depth: int = 0) -> int:
             return zlib.crc32(pickle.dumps(thing, 5)) | 1
         except Exception:
             return 0
-    return 0
+    return _check_object(thing, depth) if depth > 0 else 0  # a global is sent rather than compared
+
+
+def _check_object(thing: Any, depth: int) -> int:
+    """Of a default or a class's member, as far as it can be told: its class and its attributes."""
+    try:
+        members = sorted((name, check(value, depth + 1)) for name, value in vars(thing).items())
+    except TypeError:
+        members = []
+    return _crc(type(thing).__qualname__, members)
 
 
 def _crc(*parts: Any) -> int:

@@ -17,11 +17,13 @@ from miniray import _core, _spawned
 _SUFFIX = " by value"  # of the name that the server is asked for, which also names the worker in errors
 
 
-def reference(work_fn: str | Callable[..., Any]) -> tuple[str, dict[str, Any] | None]:
-    """The name under which a server finds the function, and the function itself if the worker has to be sent it."""
+def reference(work_fn: str | Callable[..., Any], has_script: bool = True) -> tuple[str, dict[str, Any] | None]:
+    """The name under which a server finds the function, and the function itself if the worker has to be sent it.
+    ``has_script``: the script goes along to the server."""
     from miniray import _functions
 
-    if isinstance(work_fn, str) or is_importable(work_fn):
+    own = not has_script and _spawned.is_main(getattr(work_fn, "__module__", None) or "")
+    if isinstance(work_fn, str) or (not own and is_importable(work_fn)):
         return _functions.name_of(work_fn), None
     return getattr(work_fn, "__qualname__", type(work_fn).__qualname__) + _SUFFIX, packed(work_fn)
 

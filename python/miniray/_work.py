@@ -24,6 +24,7 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
     output = sys.modules.get("miniray._output")
     if output is not None:  # this is a notebook's worker
         output.join_after_fork()
+    inherited = sys.exc_info()[1]  # the coordinator may have been handling it when it forked
     reserve = [bytes(_RESERVE_BYTES)]  # never touched: it takes no memory until it is given up
     faulthandler.enable(crash_descriptor)
     faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first
@@ -43,6 +44,7 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
         return _raised(end)
     except BaseException as error:  # KeyboardInterrupt too: whatever ended the work is told to the coordinator
         reserve.clear()
+        _cut_off(error, inherited)
         return _raised(error)
     finally:
         try:
@@ -86,6 +88,17 @@ def _run_finalizers() -> None:
         utilities._run_finalizers()  # it leaves out those of the process that forked us
 
 
+def _cut_off(error: BaseException, inherited: BaseException | None) -> None:
+    """What was raised in the coordinator before the fork is not what the work function's error follows."""
+    seen: set[int] = set()
+    while inherited is not None and error.__context__ is not None and id(error) not in seen:
+        seen.add(id(error))
+        if error.__context__ is inherited:
+            error.__context__ = None
+            return
+        error = error.__context__
+
+
 def _exit_code(code: object) -> int:
     if code is None:
         return 0
@@ -103,9 +116,12 @@ def _raised(error: BaseException) -> tuple[str, str, str]:
         below = below.tb_next  # the user's own frames begin after those that called them
     try:
         message = str(error)
-    except Exception as unprintable:
-        message = f"(its text cannot be had: {unprintable!r})"
-    text = "".join(traceback.format_exception(kind, error, below))
+    except BaseException as unprintable:
+        message = f"(it has no text: {type(unprintable).__name__})"
+    try:
+        text = "".join(traceback.format_exception(kind, error, below))
+    except BaseException as unprintable:  # what it is made of may raise anything
+        text = f"{name} (it cannot be printed: {type(unprintable).__name__})"
     return name, _safe(message), _safe(text)
 
 

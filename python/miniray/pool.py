@@ -322,7 +322,7 @@ class Pool(_Submitter):
         worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
         ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
         """
-        return PoolView(self._inside, changed(self._options, options))
+        return PoolView(self._inside, changed(self._options, options), self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
@@ -377,14 +377,15 @@ class Pool(_Submitter):
 class PoolView(_Submitter):
     """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""
 
-    def __init__(self, inside: Inside, options: TaskOptions) -> None:
+    def __init__(self, inside: Inside, options: TaskOptions, pool: Any) -> None:
+        self._pool = pool  # which is shut down when nobody has it any more
         self._inside = inside
         self._options = options
         self._terms = inside.terms(options)
 
     def options(self, **options: Any) -> PoolView:
         """With these terms besides."""
-        return PoolView(self._inside, changed(self._options, options))
+        return PoolView(self._inside, changed(self._options, options), self._pool)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing: shut down the pool itself."""

@@ -322,7 +322,7 @@ def _reference(work_fn: str | Callable[[_core.Handle], Any] | None) -> tuple[str
         return "", None
     from miniray import _sent_work
 
-    return _sent_work.reference(work_fn)
+    return _sent_work.reference(work_fn, has_script=False)  # a server that was started by hand has a script of its own
 
 
 def _calls() -> Any:

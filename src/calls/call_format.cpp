@@ -246,7 +246,11 @@ CallReply parse_reply(const Message& reply) {
     result.failure = failure_of(parts[3]);
   else
     result.value = std::move(parts[3]);
-  if (*kind == ReplyKind::unknown) result.missing = missing_in(parts[3]);
+  if (*kind == ReplyKind::unknown) {
+    result.missing = missing_in(parts[3]);
+    const Value* failed = parts[3].find("failed");
+    result.missing_failed = failed != nullptr && failed->kind() == Value::Kind::boolean && failed->boolean();
+  }
   if (*kind == ReplyKind::values) {
     require_reply(parts[4].kind() == Value::Kind::list);
     for (const Value& failed : parts[4].list()) {

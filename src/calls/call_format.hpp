@@ -42,6 +42,7 @@ struct CallReply {
   ReplyHead head;
   CallFailure failure;                                        ///< of error and unknown
   std::vector<std::int64_t> missing;                          ///< of unknown: numbers of what the worker does not have
+  bool missing_failed = false;                                ///< one of them was sent by value, and could not be made
   Value value;                                                ///< of value, values and pickle
   std::vector<std::pair<std::size_t, CallFailure>> failures;  ///< of values
 };

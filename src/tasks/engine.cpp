@@ -79,7 +79,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
     Task task = *options_.initializer;
     task.definitions_given = member.preparing_since;
     std::int64_t waits_for = 0;
-    if (ask_for_missing(member, task, said.missing, waits_for)) {
+    if (ask_for_missing(member, task, said, waits_for)) {
       if (waits_for == 0) prepare(member);
       return;  // else defined() does
     }
@@ -183,6 +183,15 @@ void TaskEngine::cancel_all() {
   }
 }
 
+std::int64_t TaskEngine::awaited_by(const Task& task) {
+  const auto is_awaited = [](const TaskFunction& function) { return function.asked_for && !function.by_value; };
+  if (task.function && is_awaited(*task.function)) return task.function->number;
+  if (task.needs == nullptr) return 0;
+  for (const std::shared_ptr<TaskFunction>& need : *task.needs)
+    if (is_awaited(*need)) return need->number;
+  return 0;
+}
+
 void TaskEngine::defined(const TaskFunction& function) {
   redefined_.try_emplace(function.number, static_cast<std::int64_t>(redefined_.size()));
   for (Member& member : members_)
@@ -242,14 +251,13 @@ void TaskEngine::heard(Member& member, Message reply) {
   const ReplyHead head = parse_reply_head(reply);
   if (member.preparing_call != 0 && head.number == member.preparing_call) return prepared(member, reply);
   if (head.kind == ReplyKind::dropped && member.was_taken_back(head.number)) return;
-  std::vector<std::int64_t> missing;
-  if (head.kind == ReplyKind::unknown) missing = parse_reply(reply).missing;  // which may throw: before it is taken
+  CallReply said;
+  if (head.kind == ReplyKind::unknown) said = parse_reply(reply);  // which may throw: before the task is taken
   std::optional<Task> task = member.take(head.number);
   if (member.task_count() == 0) release(member);
   if (!task || head.number == member.condemned) return;  // its outcome is known already
   if (head.kind == ReplyKind::dropped) return put_back(std::move(*task));
-  if (std::int64_t waits_for = 0;
-      head.kind == ReplyKind::unknown && ask_for_missing(member, *task, std::move(missing), waits_for)) {
+  if (std::int64_t waits_for = 0; head.kind == ReplyKind::unknown && ask_for_missing(member, *task, said, waits_for)) {
     if (waits_for == 0) return put_back(std::move(*task));
     parked_[waits_for].push_back(std::move(*task));
     return;
@@ -258,9 +266,10 @@ void TaskEngine::heard(Member& member, Message reply) {
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
 }
 
-bool TaskEngine::ask_for_missing(Member& member, Task& task, std::vector<std::int64_t> missing,
-                                 std::int64_t& waits_for) {
-  constexpr int tries_max = 1000;  // a worker that never has enough is lying
+bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& reply, std::int64_t& waits_for) {
+  constexpr int tries_max = 10'000;  // a worker that never has enough is lying
+  std::vector<std::int64_t> missing = reply.missing;
+  const bool failed = reply.missing_failed;
   if (missing.empty() && task.function) missing.push_back(task.function->number);
   try {
     for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
@@ -270,12 +279,14 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, std::vector<std::in
   std::set<std::int64_t> seen;
   const auto look = [&](TaskFunction& definition, const auto& look_further) -> void {
     if (!seen.insert(definition.number).second) return;
-    for (const std::shared_ptr<TaskFunction>& need : definition.needs) look_further(*need, look_further);
+    for (const std::weak_ptr<TaskFunction>& weak : definition.needs)
+      if (const std::shared_ptr<TaskFunction> need = weak.lock()) look_further(*need, look_further);
     if (std::ranges::find(missing, definition.number) == missing.end()) return;
     is_its_own = true;
-    if (definition.by_value) {  // by now; the worker may have been told before
+    if (definition.by_value) {  // by now; the worker may have been told before, or may lack what its value needs
       const auto redefined = redefined_.find(definition.number);
-      may_come = may_come || (redefined != redefined_.end() && redefined->second >= task.definitions_given);
+      const bool told_before = redefined != redefined_.end() && redefined->second >= task.definitions_given;
+      may_come = may_come || told_before || (redefined != redefined_.end() && !failed);
       return;
     }
     may_come = true;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "calls/call_format.hpp"
 #include "channel/wait_set.hpp"
 #include "tasks/member.hpp"
 #include "tasks/resources.hpp"
@@ -100,11 +101,13 @@ class TaskEngine {
   void prepared(Member& member, const Message& reply);
   /// The worker was told of definitions by their names, and does not have them. True if it can be tried again: at once,
   /// or when their values are there.
-  bool ask_for_missing(Member& member, Task& task, std::vector<std::int64_t> missing, std::int64_t& waits_for);
+  bool ask_for_missing(Member& member, Task& task, const CallReply& reply, std::int64_t& waits_for);
   void release(Member& member);
   void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
   void put_back(Task task);
+  /// The number of something that it needs, and whose value a worker has asked for; 0 if it need not wait.
+  [[nodiscard]] static std::int64_t awaited_by(const Task& task);
   void end_member(Member& member, const std::string& why, Closing how = Closing::kill);
   void finish(TaskOutcome outcome) { outcomes_.push_back(std::move(outcome)); }
   void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);

@@ -137,6 +137,10 @@ void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
 }
 
 bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
+  if (const std::int64_t awaited = awaited_by(task); awaited != 0) {
+    parked_[awaited].push_back(std::move(task));
+    return false;
+  }
   try {
     for (const std::shared_ptr<const LargeBuffer>& large : task.large) {
       const Node& node = nodes_[member.node()];

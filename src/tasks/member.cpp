@@ -11,8 +11,14 @@ namespace miniray {
 void Member::introduce(const TaskFunction& function, std::set<std::int64_t>& seen) {
   if (!function.needs.empty()) {
     if (!seen.insert(function.number).second) return;
-    for (const std::shared_ptr<TaskFunction>& need : function.needs) introduce(*need, seen);
+    for (const std::weak_ptr<TaskFunction>& weak : function.needs)
+      if (const std::shared_ptr<TaskFunction> need = weak.lock()) introduce(*need, seen);
   }
+  tell(function);
+}
+
+void Member::tell(const TaskFunction& function) {
+  if (function.definition.body.empty()) return;  // it could not be described, and whoever needs it hears why
   const auto known = known_.find(function.number);
   const bool has_slot = function.slot.empty() || slots_[function.slot] == function.number;
   if (known != known_.end() && known->second == function.revision && has_slot) return;
@@ -31,6 +37,10 @@ void Member::introduce(const Task& task) {
     for (const std::shared_ptr<TaskFunction>& need : *task.needs) introduce(*need, seen);
   if (!task.function) return;
   introduce(*task.function, seen);
+  // Of a global's values, the task's own is the one that counts: what others need came before.
+  if (task.needs != nullptr && !seen.empty())
+    for (const std::shared_ptr<TaskFunction>& need : *task.needs)
+      if (!need->slot.empty()) tell(*need);
   if (!is_new) return;
   known_order_.push_back(task.function->number);
   if (known_order_.size() <= functions_known_max) return;

@@ -74,6 +74,7 @@ class Member {
   static constexpr std::size_t functions_known_max = 256;
   [[nodiscard]] bool is_overdue(std::int64_t now_ns) const;
   void introduce(const TaskFunction& function, std::set<std::int64_t>& seen);
+  void tell(const TaskFunction& function);
   void make_room(std::uint64_t bytes);
 
   std::size_t node_;

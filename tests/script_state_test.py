@@ -1,0 +1,190 @@
+"""Functions that hold something, globals that change, and things that cannot be sent: never a silently old answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from script_programs import run_script
+
+BEGIN = """
+import asyncio, functools, sys, threading
+from miniray import Pool, Worker
+
+class Cfg:
+    def __init__(self, v): self.v = v
+def d(c=Cfg(1)): return c.v
+class Attribute:
+    cfg = Cfg(1)
+
+if __name__ == "__main__":
+    pool = Pool(2, start=sys.argv[1])
+    def run(f, *args): return pool.submit(f, *args).result(60)
+    BODY
+    pool.shutdown()
+"""
+
+
+def lines(folder: Path, start: str, body: str) -> list[str]:
+    indented = "\n    ".join(body.strip().splitlines())
+    return run_script(folder, BEGIN.replace("BODY", indented), start).splitlines()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_global_that_several_functions_use_follows(tmp_path: Path, start: str) -> None:
+    body = """
+def f(): return G
+class C:
+    def m(self): return G
+for G in (10, 11, 12): print(run(lambda: (G, f(), C().m())))
+"""
+    assert lines(tmp_path, start, body) == [str((n, n, n)) for n in (10, 11, 12)]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_a_function_holds_is_sent_as_it_is_now(tmp_path: Path, start: str) -> None:
+    body = """
+def main():
+    got = []
+    f = lambda: i
+    for i in range(3): got.append(run(f))
+    held = []
+    g = lambda: len(held)
+    for _ in range(3):
+        got.append(run(g))
+        held.append(1)
+    listed = []
+    p = functools.partial(len, listed)
+    for _ in range(2):
+        got.append(run(p))
+        listed.append(1)
+    class Called:
+        k = 0
+        def __call__(self): return self.k
+    called = Called()
+    for called.k in range(2): got.append(run(called))
+    def attribute(): return attribute.k
+    for attribute.k in range(2): got.append(run(attribute))
+    h = lambda x: (x, i)
+    i = 7
+    got.append(list(pool.map(h, [1])))
+    i = 8
+    got.append(list(pool.map(h, [1])))
+    print(got)
+main()
+"""
+    expected = [0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 0, 1, [(1, 7)], [(1, 8)]]
+    assert lines(tmp_path, start, body) == [str(expected)]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_defaults_and_members_that_are_objects_count(tmp_path: Path, start: str) -> None:
+    body = """
+print(run(d), run(lambda: Attribute.cfg.v))
+def d(c=Cfg(8)): return c.v
+class Attribute:
+    cfg = Cfg(9)
+print(run(d), run(lambda: Attribute.cfg.v))
+"""
+    assert lines(tmp_path, start, body) == ["1 1", "8 9"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_cannot_be_sent_is_never_an_older_value(tmp_path: Path, start: str) -> None:
+    body = """
+def leave(): raise SystemExit(3)
+class Leaves:
+    def __reduce__(self): return leave, ()
+class Cancels:
+    def __reduce__(self): raise asyncio.CancelledError
+def cancels(x=Cancels()): return 1
+class Unsendable:
+    lock = threading.Lock()
+    class Inner: pass
+conn = g = "old"
+print(run(lambda: conn), run(lambda: g))
+conn, g = threading.Lock(), Leaves()
+for f in (lambda: conn, lambda: g, cancels, lambda: Unsendable, lambda: Unsendable):
+    try:
+        print("wrong", run(f))
+    except BaseException as error:
+        print(type(error).__name__)
+print(run(abs, -3), run(lambda: 4))
+"""
+    shown = lines(tmp_path, start, body)
+    assert shown[0] == "old old"
+    assert shown[-1] == "3 4"
+    assert len(shown) == 7
+    assert not {line for line in shown if "wrong" in line or "WorkerDied" in line or "Timeout" in line}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_class_defined_anew_while_its_tasks_wait(tmp_path: Path, start: str) -> None:
+    body = """
+futures = []
+for i in range(200):
+    exec(f"class RC:\\n  z={i}\\n  def m(self): return self.z", globals())
+    futures += [(pool.submit(lambda: RC.z), i), (pool.submit(lambda o: (isinstance(o, RC), o.m()), RC()), (True, i))]
+print(sum(future.result(60) != expected for future, expected in futures))
+"""
+    assert lines(tmp_path, start, body) == ["0"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_functions_with_a_cache(tmp_path: Path, start: str) -> None:
+    body = """
+@functools.cache
+def late(n): return n + 1
+@functools.lru_cache(maxsize=2)
+def other(n): return late(n) + 1
+print(run(late, 3), run(lambda: late(4)), list(pool.map(other, range(3))))
+"""
+    assert lines(tmp_path, start, body) == ["4 5 [2, 3, 4]"]
+
+
+def test_functions_of_the_script_by_their_names(tmp_path: Path) -> None:
+    for start in ("fork", "spawn"):
+        body = "print(run('__main__.d'), run('math.sqrt', 4))"
+        assert lines(tmp_path, start, body) == ["1 2.0"]
+
+
+def test_large_values_of_a_global_are_not_kept(tmp_path: Path) -> None:
+    """Neither here nor in the worker."""
+    body = """
+import resource
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+for i in range(60):
+    big = bytes(10_000_000) + bytes([i])
+    assert run(lambda: big[-1]) == i
+print(peak() < 450, all(n < 450 for n in pool.map(lambda _: peak(), range(4))))
+"""
+    assert lines(tmp_path, "fork", body) == ["True True"]
+
+
+def test_a_view_keeps_its_pool() -> None:
+    from miniray import Pool
+
+    view = Pool(1).options(timeout=60)
+    assert view.submit(abs, -1).result(60) == 1
+    view._pool.shutdown()
+
+
+def test_a_replaced_workers_error_follows_from_nothing_before_it() -> None:
+    import miniray
+
+    def work(handle: object) -> None:
+        message = handle.recv()  # type: ignore[attr-defined]
+        if message == "die":
+            import os
+
+            os.abort()
+        raise ValueError("its own")
+
+    with miniray.Worker(work, restart=miniray.RestartPolicy(backoff_s=0)) as worker:
+        worker.send("die")
+        with pytest.raises(miniray.WorkerRestarted):
+            worker.recv(timeout=60)
+        worker.send("raise")
+        with pytest.raises(miniray.WorkerError, match="its own") as caught:
+            worker.recv(timeout=60)
+        assert "SIGABRT" not in str(caught.value)
