@@ -64,6 +64,8 @@ void bind_pool(nb::module_& module) {
       .def("cancel_all", &PoolCore::cancel_all)
       .def("break_down", &PoolCore::break_down, "why"_a)
       .def("give_up_node", &PoolCore::give_up_node, "node"_a, "why"_a)
+      .def("refuse_tasks", &PoolCore::refuse_tasks)
+      .def("is_finished", &PoolCore::is_finished)
       .def("wait_news", &PoolCore::wait_news,
            nb::sig(
                "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))

@@ -274,10 +274,12 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
 
 std::int64_t PoolCore::enqueue(Task task, const TermsHandle& terms, nb::handle owner) {
   task.terms = terms.terms;
-  hold(owner);
-  task.owner = owner.ptr();
   const std::int64_t number = task.number;
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
+  if (refusing_) throw std::runtime_error("cannot schedule new futures after shutdown");
+  hold(owner);
+  task.owner = owner.ptr();
+  ++outstanding_;
   incoming_.push_back(std::move(task));
   ring();
   return number;
@@ -288,6 +290,7 @@ void PoolCore::resubmit(TaskHandle& handle, nb::handle owner) {
   handle.task.owner = owner.ptr();
   const nb::gil_scoped_release released;
   const std::scoped_lock lock(mutex_);
+  ++outstanding_;
   again_.push_back(std::move(handle.task));
   ring();
 }
@@ -411,6 +414,16 @@ void PoolCore::publish() {
   news_came_.notify_one();
 }
 
+void PoolCore::refuse_tasks() {
+  const std::scoped_lock lock(mutex_);
+  refusing_ = true;
+}
+
+bool PoolCore::is_finished() {
+  const std::scoped_lock lock(mutex_);
+  return refusing_ && outstanding_ == 0;
+}
+
 nb::object PoolCore::wait_news() {
   News news;
   {
@@ -420,6 +433,10 @@ nb::object PoolCore::wait_news() {
     news = std::exchange(news_, {});
   }
   if (news.empty()) return nb::none();
+  {
+    const std::scoped_lock lock(mutex_);
+    outstanding_ -= news.outcomes.size();
+  }
   nb::list outcomes, events, vacancies, unknown;
   for (TaskOutcome& outcome : news.outcomes) outcomes.append(object_of(outcome));
   for (const PoolEvent& event : news.events)

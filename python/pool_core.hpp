@@ -83,6 +83,10 @@ class PoolCore {
     Urgency urgency;
     void close();
   };
+  /// Tasks that come from now on are refused.
+  void refuse_tasks();
+  /// Whether tasks are refused, and the outcome of each that was taken has been handed out.
+  bool is_finished();
   /// Waits for something to tell: (outcomes, events, vacancies, unknown functions). None after stop().
   nb::object wait_news();
   /// Something for wait_news() to return with.
@@ -141,7 +145,8 @@ class PoolCore {
   std::mutex mutex_;  // of what goes to the engine
   std::vector<Task> incoming_, again_;
   std::vector<Command> commands_;
-  bool asleep_ = false, rung_ = false, stopping_ = false;
+  std::size_t outstanding_ = 0;  // tasks whose outcome was not handed out
+  bool asleep_ = false, rung_ = false, refusing_ = false, stopping_ = false;
 
   News fresh_;  // the engine's own
   std::vector<std::shared_ptr<Worker>> dismissed_;

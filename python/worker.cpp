@@ -81,6 +81,21 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
 
 namespace {
 
+// Python code would swallow Ctrl-C here, where nobody can hear it: so this is none, and the interrupt comes again.
+void close_dropped(nb::handle self) {
+  if (!nb::inst_ready(self)) return;
+  Worker* const worker = &nb::cast<Worker&>(self);
+  try {
+    const nb::gil_scoped_release released;
+    close_all(std::span(&worker, 1), just_interrupted() ? Closing::interrupt : Closing::finish);
+  } catch (nb::python_error& raised) {
+    if (raised.matches(PyExc_KeyboardInterrupt))
+      PyErr_SetInterrupt();
+    else
+      raised.discard_as_unraisable("the end of a worker that was dropped");
+  }
+}
+
 // What wait_any was given last, to recognise it: the objects are borrowed, and only compared while none has gone.
 struct LastWait {
   std::vector<PyObject*> objects;
@@ -207,6 +222,7 @@ void bind_worker(nb::module_& module) {
       .def(
           "_adopt", [](Worker& self, Worker& other) { self = std::move(other); }, "other"_a,
           nb::call_guard<nb::gil_scoped_release>())
+      .def("__del__", close_dropped)
       .def_prop_ro("_closed", [](Worker& self) { return self.channel().closed(); })
       .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")

@@ -334,3 +334,27 @@ def test_who_waits_is_told_for_whom(hosts: Hosts) -> None:
     [line] = ended.stderr.splitlines()
     assert re.fullmatch(r"miniray: 1 of 2 nodes ready after \d+ s; waiting for mr-b \(importing\)", line)
     assert hosts.ends(script, files={"module.py": module.format(0)}).stderr == ""
+
+
+def test_every_worker_that_raised_is_reported_with_what_it_raised(hosts: Hosts) -> None:
+    """The program ends by the first failure, while those of the other workers are on their way."""
+    script = """
+        from miniray import Cluster, NodeConfig
+
+        def fail(handle):
+            number = handle.recv()
+            raise ValueError(f"the fault of {number}")
+
+        if __name__ == "__main__":
+            cluster = Cluster([NodeConfig(host, 2, base_port=0) for host in ("mr-a", "mr-b", "mr-c")])
+            workers = cluster.start(fail)
+            for number, worker in enumerate(workers):
+                worker.send(number)
+            workers[0].recv()
+    """
+    for _ in range(3):
+        ended = hosts.ends(script)
+        assert ended.returncode == 1
+        assert "exited with code" not in ended.stderr, ended.stderr
+        for number in range(6):
+            assert f"ValueError: the fault of {number}" in ended.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -214,6 +216,34 @@ def test_one_ctrl_c(place: str, tmp_path: Path) -> None:
         terminal.wait_for("begun", processes)
         terminal.press(CTRL_C)
         ends_as_python_does(terminal.end())
+
+
+BUSY = """
+begun()
+while True:
+    with Pool(2) as pool:
+        futures = [pool.submit(pow, 2, number) for number in range(20)]
+        list(pool.map(abs, range(-200, 0)))
+        list(pool.imap_unordered(abs, iter(range(-200, 0))))
+        futures[-1].result()
+    workers = [Worker() for _ in range(2)]
+    for worker in workers:
+        worker.call_remote("os.getpid")
+        worker.close()
+"""
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_ctrl_c_at_any_moment(moment: int, tmp_path: Path) -> None:
+    """While pools and workers come and go: whatever it interrupts, the program ends."""
+    with Terminal(tmp_path, program(BUSY)) as terminal:
+        terminal.wait_for("begun")
+        time.sleep(random.Random(moment).uniform(0, 0.3))
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert (ended.status, ended.left) == (-signal.SIGINT, []), ended.errors
+    assert "KeyboardInterrupt" in ended.errors
+    assert "terminate called" not in ended.errors
 
 
 CAUGHT = {

@@ -29,6 +29,9 @@ _FUNCTION = type(lambda: None)
 _LAST_STEPS_S = 1.0  # of a thread that has said that it ends
 
 
+live: set[Inside] = set()  # whose threads run
+
+
 class Inside:
     def __init__(
         self,
@@ -51,7 +54,6 @@ class Inside:
         )  # lambdas and the like
         self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
-        self._outstanding = 0
         self._done = 0
         self._failed = 0
         self._closing = False
@@ -61,6 +63,8 @@ class Inside:
         self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._budget = restart._budget() if restart is not None else None
         self._stillborn = 0
+        self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
+        self._replacer: threading.Thread | None = None
         self.workers = 0  # that it began with, and means to have
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
@@ -74,14 +78,15 @@ class Inside:
                 self.workers += 1
             for number in range(len(source.nodes)):
                 self._link(number, first=True)
+            live.add(self)
+            self._deliverer.start()
         except BaseException:  # Ctrl-C, say
-            self.core.hurry(INTERRUPT)
-            self.core.stop()
-            source.close()
+            self.begin_to_end()
+            if self not in live or not self._ended.wait(_LAST_STEPS_S):  # the thread has not begun
+                self._end_workers()
+                self._ended.set()
+                live.discard(self)
             raise
-        self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
-        self._deliverer.start()
-        self._replacer: threading.Thread | None = None
 
     def _join(self, node: int, worker: Any) -> None:
         self.core.add_worker(node, worker, self.source.shares_clock(worker))
@@ -149,17 +154,13 @@ class Inside:
         name = getattr(definition.thing, "__qualname__", None) or type(definition.thing).__qualname__
         self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
-    def begin(self, count: int = 1) -> None:
-        with self.condition:
-            if self._broken is not None:
-                raise PoolBroken(self._broken)
-            if self._closing:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            self._outstanding += count
-
-    def ended(self, count: int) -> None:
-        with self.condition:
-            self._outstanding -= count
+    def begin(self) -> None:
+        """Before a task is given to the core, which counts those that have not ended. (An interrupt may come between
+        any two lines here, and the count must be right all the same.)"""
+        if self._broken is not None:
+            raise PoolBroken(self._broken)
+        if self._closing:
+            raise RuntimeError("cannot schedule new futures after shutdown")
 
     def status(self) -> dict[str, Any]:
         status = self.core.status()
@@ -179,8 +180,8 @@ class Inside:
     def shut_down(self, wait: bool, cancel_futures: bool) -> None:
         if os.getpid() != self._pid:
             return  # a child has no say over its parent's pool
-        with self.condition:
-            self._closing = True
+        self._closing = True
+        self.core.refuse_tasks()
         if cancel_futures:
             self.core.cancel_waiting()
         self.core.nudge()
@@ -195,8 +196,8 @@ class Inside:
     def begin_to_end(self, how: int = INTERRUPT) -> None:
         if os.getpid() != self._pid:
             return
-        with self.condition:
-            self._closing = True
+        self._closing = True
+        self.core.refuse_tasks()
         self._pause.set()
         self.core.hurry(how)
         self.core.cancel_all()
@@ -225,13 +226,16 @@ class Inside:
 
     def _deliver(self) -> None:
         try:
-            self._deliver_until_the_end()
-            self._end_workers()
+            try:
+                self._deliver_until_the_end()
+            finally:
+                self._end_workers()
         finally:
+            live.discard(self)
             self._ended.set()
 
     def _deliver_until_the_end(self) -> None:
-        while not (self._closing and self._outstanding == 0):
+        while not self.core.is_finished():
             news = self.core.wait_news()
             if news is None:
                 break
@@ -248,7 +252,6 @@ class Inside:
                 self._settle(*outcome)
             if outcomes:
                 self._stillborn = 0
-                self.ended(len(outcomes))
                 del outcome
             del outcomes, news  # futures are not kept alive while this waits
             for number in unknown:
@@ -293,8 +296,6 @@ class Inside:
         except BaseException as unreadable:
             error = unreadable
         if kind in ("error", "timeout") and error is not None and self.try_again(owner, owner._options, error, extra):
-            with self.condition:
-                self._outstanding += 1
             return
         if error is None:
             self._done += 1
@@ -315,6 +316,8 @@ class Inside:
         """After an exception that the task's terms name."""
         if not options.retry_on or task.tries >= options.retries or not isinstance(error, options.retry_on):
             return False
+        if self._pause.is_set():
+            return False  # the pool ends
         task.count_try()
         self.events.add("task_retried", f"it raised {type(error).__name__}: {error}")
         self.core.resubmit(task, owner)

@@ -152,10 +152,7 @@ class Mapping:
         self._inside.begin()
         try:
             chunk.number = self._submit(items, chunk)
-        except BaseException as error:
-            self._inside.ended(1)
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
             return
         self._under_way[chunk.number] = chunk
@@ -180,7 +177,8 @@ class Mapping:
             self._settle(chunk, kind, what, worker, size, extra)
 
     def _settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
-        del self._under_way[chunk.number]
+        if self._under_way.pop(chunk.number, None) is None:
+            return  # Ctrl-C came when it had just been sent
         if kind == "cancelled" and self._abandoned:
             return  # it has not failed
         count = len(chunk.items)

@@ -167,7 +167,7 @@ class Supervision:
             return self._failed(worker, error)
         worker._adopt(fresh)
         fresh._started = False
-        _live.discard(fresh)
+        _live.pop(id(fresh), None)
         self.restarts += 1
         self.note(worker, "worker_restarted", self._budget.describe(), restarts=self.restarts, pid=worker.pid)
         self._restarting = True

@@ -86,7 +86,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         self._given = settings.get("pool", self._given)
         count = self.effective_n_jobs(n_jobs)
         if self._given is not None:
-            self._given._inside.begin(0)  # which says so if it is closed or broken
+            self._given._inside.begin()  # which says so if it is closed or broken
             self._pool = self._given
         elif count == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))

@@ -33,7 +33,7 @@ from miniray._pool_arguments import (
     given,
     start_method,
 )
-from miniray._pool_inside import Inside
+from miniray._pool_inside import Inside, live
 from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
@@ -91,10 +91,7 @@ class _Submitter(Executor):
             future._number = inside.core.submit(
                 function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
             )
-        except BaseException as error:
-            inside.ended(1)
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             future.set_exception(error)  # an argument that cannot be sent is the task's failure, not the pool's
         return future
 
@@ -310,7 +307,6 @@ class Pool(_Submitter):
         self._terms = self._inside.terms(self._options)
         self._finalizer = weakref.finalize(self, Inside.let_go, self._inside)
         self._finalizer.atexit = False
-        _live.add(self._inside)
 
     def options(self, **options: Any) -> PoolView:
         """The same pool with other terms for its tasks, as an executor of its own:
@@ -391,12 +387,9 @@ class PoolView(_Submitter):
         """Nothing: shut down the pool itself."""
 
 
-_live: weakref.WeakSet[Inside] = weakref.WeakSet()
-
-
 def _shut_down_all() -> None:
     """As the standard executors do when Python ends: what was submitted is finished; but not after an exception."""
-    pools, interrupt = list(_live), None
+    pools, interrupt = list(live), None
     for inside in pools:
         inside.begin_to_end() if ends_by_exception() else inside.shut_down(False, False)
     for inside in pools:

@@ -25,7 +25,15 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
 FINISH, INTERRUPT, KILL = range(3)
 
 # Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
-_live: weakref.WeakSet[Worker] = weakref.WeakSet()
+# The references have no callbacks: Python code that runs when an object goes swallows Ctrl-C.
+_live: dict[int, weakref.ref[Worker]] = {}
+
+
+def _note_live(worker: Worker) -> None:
+    if len(_live) % 64 == 63:
+        for number in [number for number, known in _live.items() if known() is None]:
+            del _live[number]
+    _live[id(worker)] = weakref.ref(worker)
 
 
 class Worker(_core.Worker):
@@ -101,7 +109,7 @@ class Worker(_core.Worker):
             else:
                 raise ValueError(f'start is "fork" or "spawn", not {start!r}')
             self._started = True
-            _live.add(self)
+            _note_live(self)
         except BaseException as error:  # Ctrl-C may come when the process is there already
             if isinstance(error, KeyboardInterrupt):
                 _core._note_interrupt()
@@ -142,7 +150,7 @@ class Worker(_core.Worker):
         worker = cls.__new__(cls)
         _core.Worker.__init__(worker, ready)
         worker._started = True
-        _live.add(worker)
+        _note_live(worker)
         worker._send_work(sent)
         return worker
 
@@ -176,10 +184,6 @@ class Worker(_core.Worker):
             await _async.close(self)
         else:
             await _async.in_thread(self.__exit__, kind)
-
-    def __del__(self) -> None:
-        if getattr(self, "_started", False):  # else __init__ raised, and there is nothing to close
-            _core._close_all([self], INTERRUPT if _core._just_interrupted() else FINISH)
 
     def __repr__(self) -> str:
         if not getattr(self, "_started", False):  # a debugger looks at what __init__ could not make
@@ -225,7 +229,7 @@ class RemoteWorker(Worker):
         [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
-        _live.add(self)
+        _note_live(self)
         self._send_work(sent)
         if restart is not None:
             _supervise(self, request, restart, on_restart)
@@ -435,4 +439,5 @@ def ends_by_exception() -> bool:
 @atexit.register
 def _close_all() -> None:
     """All together, within one grace."""
-    _core._close_all(list(_live), INTERRUPT if ends_by_exception() else FINISH)
+    workers = [worker for known in list(_live.values()) if (worker := known()) is not None]
+    _core._close_all(workers, INTERRUPT if ends_by_exception() else FINISH)

@@ -20,7 +20,7 @@ Closer::Closer(Worker::State& worker, const CloseOptions& options) : left_{&work
 Closer::Closer(std::span<Worker* const> workers, const CloseOptions& options) : options_(options) {
   for (Worker* worker : workers) {
     try {
-      if (!worker->state_->is_ours()) continue;
+      if (!worker->state_ || !worker->state_->is_ours()) continue;  // another has its process
       worker->state_->end();
       left_.push_back(worker->state_.get());
     } catch (const UsageError&) {  // another thread is using it

@@ -234,6 +234,7 @@ void Worker::State::watch(std::vector<pollfd>& descriptors) {
 }
 
 void Worker::State::interrupt() {
+  if (has_said_its_end()) return;  // it ends already, and how is worth reporting
   interrupted_here_ = true;
   (void)process_->signal(SIGINT);
 }
