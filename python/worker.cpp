@@ -55,7 +55,7 @@ ForkOptions fork_options() {
   };
   options.after_fork_in_child = [] {
     PyOS_AfterFork_Child();
-    (void)call_uninterrupted("_forget_interrupts");
+    (void)call_uninterrupted("_restore_handler");
   };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
   options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork

@@ -18,6 +18,7 @@ from concurrent.futures._base import (
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from miniray import _check, _core
+from miniray._waiting import Latch, condition_on
 from miniray.errors import MiniRayError
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ os.register_at_fork(after_in_child=_new_lock)
 
 def new_condition() -> threading.Condition:
     """For the futures of one pool."""
-    return threading.Condition(_lock)
+    return condition_on(_lock)
 
 
 class PoolBroken(MiniRayError, BrokenExecutor):
@@ -224,7 +225,7 @@ class _Waiter:
     """One thread that waits for one future."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.event = Latch()
 
     def add_result(self, _: Any) -> None:
         self.event.set()

@@ -16,6 +16,7 @@ from miniray import _calls, _check, _core, _pickling
 from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
+from miniray._waiting import Latch
 from miniray.errors import MiniRayError, TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
@@ -57,8 +58,8 @@ class Inside:
         self._done = 0
         self._failed = 0
         self._closing = False
-        self._ended = threading.Event()  # the workers too
-        self._pause = threading.Event()  # nobody pauses once it is set
+        self._ended = Latch()  # the workers too
+        self._pause = Latch()  # nobody pauses once it is set
         self._broken: str | None = None
         self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._budget = restart._budget() if restart is not None else None

@@ -74,11 +74,11 @@ class Mapping:
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
-        if self._feeder is not None:
-            self._feeder.start()
-            return
         try:
-            self._feed()
+            if self._feeder is None:
+                self._feed()
+            else:
+                self._feeder.start()
         except BaseException:  # Ctrl-C, say: there will be nobody to take results
             self._abandon(even_what_runs=True)
             raise

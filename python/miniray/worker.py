@@ -392,7 +392,8 @@ _handler: Any = None
 def _note_interrupts() -> None:
     global _handler
     handler = _signal.getsignal(_signal.SIGINT)
-    if callable(handler):
+    if callable(handler) and handler is not _note:
+        _noted.clear()
         _handler = handler
         _signal.signal(_signal.SIGINT, _note)
 
@@ -401,19 +402,18 @@ def _note(number: int, frame: object) -> None:
     _noted.append(number)
 
 
-def _forget_interrupts() -> None:
-    """In the child, which has not been interrupted."""
+def _restore_handler() -> None:
+    """All that the child needs, which has not been interrupted."""
     global _handler
     if _handler is not None:
         _signal.signal(_signal.SIGINT, _handler)
     _handler = None
-    _noted.clear()
 
 
 def _heed_interrupts() -> None:
-    interrupted = bool(_noted)
-    _forget_interrupts()
-    if interrupted:
+    _restore_handler()  # first: until then, more may be noted
+    if _noted:
+        _noted.clear()
         _signal.raise_signal(_signal.SIGINT)
 
 

@@ -1,0 +1,63 @@
+"""A condition and a latch that Ctrl-C cannot leave locked.
+
+Those of the standard library are Python code: an interrupt may come when they have just taken their lock, and nobody
+gives it back. Here locks are taken and given back by the interpreter itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class _Condition(threading.Condition):
+    def wait(self, timeout: float | None = None) -> bool:
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)  # type: ignore[attr-defined]
+        saved: Any = None
+        try:
+            saved = self._release_save()  # type: ignore[attr-defined]
+            return waiter.acquire(True, -1 if timeout is None else max(0.0, timeout))
+        finally:
+            if saved is not None:
+                self._acquire_restore(saved)  # type: ignore[attr-defined]
+            elif not self._is_owned():  # type: ignore[attr-defined] # it was given back, and then Ctrl-C came
+                self.acquire()
+            if waiter in self._waiters:  # type: ignore[attr-defined]
+                self._waiters.remove(waiter)  # type: ignore[attr-defined]
+
+
+def condition_on(lock: Any) -> threading.Condition:
+    """A condition whose ``with`` takes the lock without any Python code."""
+    own: Any = type("Condition", (_Condition,), {"__enter__": lock.__enter__, "__exit__": lock.__exit__})
+    made: threading.Condition = own(lock)
+    return made
+
+
+class Latch:
+    """An event that is set once."""
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._is_set = False
+
+    def set(self) -> None:
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was set before
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it was set within so many seconds."""
+        if not self._is_set and self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout)):
+            self._is_set = True
+            self._lock.release()
+        return self._is_set
