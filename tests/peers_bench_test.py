@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -68,27 +67,3 @@ def test_an_unknown_peer_is_refused_with_those_that_there_are(root: Path) -> Non
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2
     assert "no such peer: rey; there are miniray, ray" in refused.stderr
-
-
-LEAVES_A_SEMAPHORE = """
-import multiprocessing, time
-semaphore = multiprocessing.get_context("spawn").Semaphore()
-print("made", flush=True)
-time.sleep(1000)
-"""
-
-
-def test_who_is_killed_leaves_nothing_in_shared_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(root / "bench"))
-    from peers import processes
-
-    token = "semaphore"
-    environment = {**os.environ, processes.MARK: token}
-    command = [sys.executable, "-c", LEAVES_A_SEMAPHORE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "made\n"
-        made = processes.shared_files(child.pid)
-        assert len(made) == 1
-        processes.end_all(token)
-    assert not any(Path(file).exists() for file in made)

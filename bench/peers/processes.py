@@ -80,22 +80,10 @@ def wait_for_end(token: str, within_s: float) -> list[int]:
     return left
 
 
-def shared_files(pid: int) -> set[str]:
-    """What it has in /dev/shm, under a name that whoever is killed leaves there."""
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:
-        return set()
-    return {line.split()[-1] for line in lines if " /dev/shm/" in line and not line.endswith("(deleted)")}
-
-
 def end_all(token: str, spare: int = 0) -> None:
-    """Kills what has the mark until none is left but the one to spare; each is looked at again with its pid pinned.
-    What they had in shared memory goes with them."""
-    files: set[str] = set()
+    """Kills what has the mark until none is left but the one to spare; each is looked at again with its pid pinned."""
     while pids := [pid for pid in marked(token) if pid != spare]:
         for pid in pids:
-            files |= shared_files(pid)
             try:
                 pinned = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -108,5 +96,3 @@ def end_all(token: str, spare: int = 0) -> None:
             finally:
                 os.close(pinned)
         time.sleep(POLL_S)
-    for file in files:
-        Path(file).unlink(missing_ok=True)
