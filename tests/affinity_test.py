@@ -171,7 +171,7 @@ def test_too_few_gpus(
     ("options", "error"),
     [
         ({"gpus": [0, 8]}, "mr-a has 8 GPUs, 0 to 7, and gpus names 8"),
-        ({"gpus": [-1]}, "mr-a has 8 GPUs, 0 to 7, and gpus names -1"),
+        ({"gpus": [-1]}, "a GPU in gpus is 0 or more, not -1"),
         ({"num_workers": 0}, "num_workers is 1 or more, not 0"),
         (
             {"gpus_per_worker": 1.5},
@@ -286,7 +286,7 @@ def test_a_gpu_that_is_not_there(described: dict[str, str], monkeypatch: pytest.
             with pytest.raises(miniray.UsageError) as raised:
                 call(gpu)
             seen = f"this process sees 2 GPUs, so there is no GPU {gpu} (CUDA_VISIBLE_DEVICES=2,3)"
-            assert str(raised.value) == seen
+            assert str(raised.value) == ("gpu_id is 0 or more, not -1" if gpu < 0 else seen)
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ void Worker::State::explain_end() {
     throw error_in(*last);
   // What returned because it was told to end did not end by itself.
   const bool told_to_end = arrived_at_end_ && !ended_by_itself_;
-  if (returned_ || (has_said_its_end() && !told_to_end)) end_of_stream();
+  if ((returned_ || has_said_its_end()) && !told_to_end) end_of_stream();
   if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
     throw EndOfStream(name + " was closed here; start another one");
   if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
@@ -112,7 +112,7 @@ auto Worker::State::talk(Call call) {
 }
 
 void Worker::State::require_listener() {
-  if (arrived_at_end_) throw EndOfStream("cannot send: the channel to " + name + " was closed here");
+  if (arrived_at_end_) throw EndOfStream(name + " was closed here; start another one");
   if (returned_ || error_ || channel_.ended()) explain_end();
 }
 
@@ -121,6 +121,7 @@ Message Worker::State::deliver(Message message) {
   told_ = true;
   if (message.kind == Message::Kind::end) {
     returned_ = true;
+    if (channel_.closed()) throw EndOfStream(name + " was closed here; start another one");
     end_of_stream();
   }
   error_ = error_in(message);
