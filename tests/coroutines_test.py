@@ -165,3 +165,36 @@ def test_a_work_function_that_is_a_coroutine(start: str) -> None:
         worker.send({"x": 1})
         assert worker.recv(timeout=60) == {"x": 1}
         assert worker.wait(60) == 0
+
+
+class Clock:
+    """Something that goes on while nobody calls."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    async def start(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self.tick())
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            self.ticks += 1
+
+    def now(self) -> int:
+        return self.ticks
+
+
+def test_a_task_that_a_coroutine_leaves_behind_goes_on(until: Any) -> None:
+    with Worker() as worker:
+        clock: Any = worker.create("clock", Clock)
+        clock.start()
+        assert until(lambda: clock.now() > 3)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "8", True])
+def test_a_concurrency_that_is_no_number_of_calls(limit: Any) -> None:
+    with Worker() as worker:
+        with pytest.raises(ValueError, match=r"concurrency is .* whole number from 1"):
+            worker.create("crowd", type("Wrong", (Crowd,), {"concurrency": limit}))
+        assert worker.create("crowd", Crowd).count() == 0

@@ -309,3 +309,21 @@ def test_stop_iteration_does_not_end_a_map() -> None:
 def test_a_copied_exception_can_still_be_sent(ask: Callable[..., Any]) -> None:
     assert copy.copy(GoodReduce(1, 2)).b == 2
     assert ask("pool", lambda: str(ValueError("returned"))) == "returned"
+
+
+class Frozen(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        object.__setattr__(self, "code", code)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise RuntimeError("this exception cannot be changed")
+
+
+def test_an_exception_that_forbids_changes(ask: Callable[..., Any]) -> None:
+    def fail() -> None:
+        raise Frozen(7)
+
+    with Pool(1) as pool, pytest.raises(Frozen) as caught:
+        pool.submit(fail).result(60)
+    assert vars(caught.value)["code"] == 7

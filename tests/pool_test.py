@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import queue
 import signal
 import threading
 import time
@@ -455,3 +456,53 @@ def test_results_that_were_handed_out_are_the_callers_alone(pool: Any) -> None:
             del result
             gc.collect()
             assert reference() is None
+
+
+class AsksThePool:
+    """Waits for the pool while it is pickled."""
+
+    pool: Any = None
+
+    def __reduce__(self) -> Any:
+        return int, (AsksThePool.pool.submit(task_functions.square, 3).result(60),)
+
+
+def test_items_that_ask_the_pool_while_they_are_pickled(pool: Any) -> None:
+    AsksThePool.pool = pool
+    assert list(pool.map(task_functions.square, [AsksThePool()] * 50, chunksize=25)) == [81] * 50
+    assert list(pool.imap_unordered(task_functions.square, iter([AsksThePool()] * 50))) == [81] * 50
+
+
+def test_a_callback_that_waits_for_its_own_pool_is_told(pool: Any) -> None:
+    heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def wait_for_another(_: Any) -> None:
+        try:
+            pool.submit(task_functions.square, 2).result()
+        except RuntimeError as error:
+            heard.put(error)
+
+    pool.submit(time.sleep, 0.05).add_done_callback(wait_for_another)
+    assert "wait in a thread of its own" in str(heard.get(timeout=60))
+
+
+def test_a_chunk_may_be_larger_than_any_list(pool: Any) -> None:
+    assert list(pool.map(task_functions.square, range(3), chunksize=1 << 70)) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["the cluster", "its workers"])
+def test_a_cluster_that_stops_under_its_pool(given: bool, tmp_path: Path) -> None:
+    for delay_s in (0, 0.002, 0.005, 0.01, 0.05):
+        cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=2)])
+        try:
+            pool: Any = Pool(cluster.start("miniray.serve_calls") if given else cluster)
+            first = pool.submit(task_functions.square, 3)
+            assert first.result(PATIENCE_S) == 9
+            endless = [pool.submit(task_functions.wait_for, str(tmp_path / "never"), 1) for _ in range(20)]
+            time.sleep(delay_s)
+        finally:
+            cluster.stop()
+        assert all(future.cancelled() for future in endless)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(task_functions.square, 3)
+        pool.shutdown()

@@ -148,10 +148,10 @@ class Served:
             self._numbers[id(thing)] = number
 
     def create(self, name: str, thing: Any) -> None:
+        limit = _coroutines.concurrency_of(type(thing))
         self.forget(name)
         self.functions[name] = thing
-        limit = getattr(type(thing), "concurrency", 1)
-        if isinstance(limit, int) and limit > 1:
+        if limit > 1:
             self.turns[name] = _coroutines.Turns(limit)
 
     def bind(self, slot: list[Any], thing: Any) -> None:
@@ -399,7 +399,7 @@ def error_of(worker: str, described: dict[str, Any], shelf: _pickling.Shelf) -> 
         try:
             error = _pickling.Unpickler(io.BytesIO(described["pickle"]), shelf).load()
             if isinstance(error, BaseException):
-                _last_cause(error).__cause__ = RemoteTraceback(where)
+                BaseException.__setattr__(_last_cause(error), "__cause__", RemoteTraceback(where))
                 return error
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"

@@ -39,21 +39,34 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def begin(coroutine: Coroutine[Any, Any, Any], reply: Callable[[bool, Any], None], turns: Turns | None) -> bool:
     """Await it, and call ``reply(failed, outcome)`` once: before this returns, or later if this returns True.
 
-    With ``turns``, it goes on while other calls are taken.
+    With ``turns``, it goes on while other calls are taken. So do tasks that it has left in the loop.
     """
     running = _running_loop()
     if running is not None:
         _start(running, _replying(coroutine, reply))
         return False  # that loop is the work function's, which runs it
-    if turns is None:
-        run(_replying(coroutine, reply))
-        return False
     import asyncio
 
     loop = _own_loop()
+    if turns is None:
+        run(_replying(coroutine, reply))
+        return bool(asyncio.all_tasks(loop))  # it may have left some behind
     _start(loop, turns.take(_replying(coroutine, reply)))
     loop.run_until_complete(asyncio.sleep(0))  # it begins before the next call is taken
     return True
+
+
+def concurrency_of(kind: type) -> int:
+    """How many calls of an object of that class may be under way at once."""
+    limit = getattr(kind, "concurrency", 1)
+    if isinstance(limit, (property, staticmethod, classmethod)) or callable(limit):
+        return 1  # the class means something else by that name
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ValueError(
+            f"{kind.__qualname__}.concurrency is {limit!r}, and must be a whole number from 1: so many coroutines of "
+            "one object go on beside each other"
+        )
+    return limit
 
 
 class Turns:
@@ -89,17 +102,18 @@ async def _replying(coroutine: Coroutine[Any, Any, Any], reply: Callable[[bool, 
 def work(descriptor: int, timeout: float | None) -> bool:
     """Let the coroutines go on until the descriptor is readable, one is done, or ``timeout`` seconds are over. False if
     there are none."""
-    if not _under_way:
-        return False
     import asyncio
 
     loop = _own_loop()
+    tasks = asyncio.all_tasks(loop)
+    if not tasks:
+        return False
 
     async def wait() -> None:
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(descriptor, lambda: None if readable.done() else readable.set_result(None))
         try:
-            await asyncio.wait({readable, *_under_way}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({readable, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loop.remove_reader(descriptor)
 

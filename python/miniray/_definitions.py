@@ -322,13 +322,21 @@ class Definitions:
 
     def _closure_of(self, definition: Definition) -> Closure:
         values: list[tuple[dict[str, Any], str, Any]] = []
-        seen: set[int] = {id(definition)}
-        order = _with_needs(definition, seen)
-        later = list(order)
-        if not definition.in_script:
-            order.remove(definition)  # nobody refers to it
-        while later:
-            one = later.pop()
+        order: list[Definition] = []
+        seen: set[int] = set()
+        to_visit = [(definition, False)]
+        while to_visit:
+            one, needs_are_there = to_visit.pop()
+            if not needs_are_there:
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    to_visit.append((one, True))
+                    to_visit.extend((need, False) for need in reversed(one.needs))
+                continue
+            if one is not definition or one.in_script:  # else nobody refers to it
+                order.append(one)
+            # Its globals come before whatever needs it: a class may look them up when a class is derived from it.
+            used = []
             for namespace, name in one.globals:
                 names = self._namespaces[namespace]
                 value = names.get(name, _GONE)
@@ -338,26 +346,12 @@ class Definitions:
                 if value is _GONE:
                     continue
                 needed = self._of_value(namespace, name, value)
-                if id(needed) in seen:
-                    continue
                 self._describe_all()
                 if "kind" in needed.described and not one.by_value:
                     continue  # it cannot be sent; a function that the worker has may do without
-                seen.add(id(needed))
-                found = _with_needs(needed, seen)
-                order += found
-                later += found
+                used.append((needed, False))
+            to_visit.extend(reversed(used))
         return Closure(order, values, self._generation)
-
-
-def _with_needs(definition: Definition, seen: set[int]) -> list[Definition]:
-    """A definition after what its pickle refers to, without what was seen before."""
-    order: list[Definition] = []
-    for need in definition.needs:
-        if id(need) not in seen:
-            seen.add(id(need))
-            order += _with_needs(need, seen)
-    return [*order, definition]
 
 
 def importable_name(function: Any) -> str | None:

@@ -171,6 +171,11 @@ class PoolFuture(MiniRayFuture[T]):
         return "running" if self.running() else super()._describe_state()
 
     def _wait(self, timeout: float | None) -> None:
+        if self._inside.delivers_here() and self._state not in _DONE:
+            raise RuntimeError(
+                "this thread delivers the pool's results, so it would wait here forever. A future's callback, and what "
+                "pickles an item of map, must not wait for a result of the same pool: wait in a thread of its own"
+            )
         with self._condition:
             done = self._state in _DONE
             if not done:

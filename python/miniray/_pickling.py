@@ -100,8 +100,28 @@ def cloudpickle() -> Any:
         return None
 
 
+# Of the standard library's wrappers some hold locks and weak references, and are made again from what they wrap.
+
+
 def make_cached(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
+
+
+def make_cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def make_dispatching(function: Any, implementations: list[tuple[type, Any]]) -> Any:
+    made = functools.singledispatch(function)
+    for kind, implementation in implementations:
+        made.register(kind, implementation)
+    return made
+
+
+def _is_dispatching(thing: Any) -> bool:
+    return hasattr(thing, "__wrapped__") and hasattr(thing, "dispatch") and hasattr(thing, "_clear_cache")
 
 
 _CACHED = type(functools.lru_cache(len))
@@ -163,6 +183,9 @@ def _pickler() -> Any:
         def _by_value(self, thing: Any) -> Any:
             if isinstance(thing, _CACHED) and _script.is_of_script(thing):
                 return make_cached, (thing.__wrapped__, thing.cache_parameters())
+            if _is_dispatching(thing):
+                others = [(kind, made) for kind, made in thing.registry.items() if kind is not object]
+                return make_dispatching, (thing.__wrapped__, others)
             reduced = library.Pickler.reducer_override(self, thing)
             if reduced is NotImplemented or type(thing) is not types.FunctionType:
                 return reduced
@@ -175,6 +198,8 @@ def _pickler() -> Any:
             return make_function, (code, namespace, closure), (state, {**slots, "__globals__": {}}), *rest
 
         def _other(self, thing: Any) -> Any:
+            if type(thing) is functools.cached_property:
+                return make_cached_property, (thing.func, thing.attrname)
             return library.Pickler.reducer_override(self, thing)
 
     return ValuePickler
@@ -266,7 +291,7 @@ def make_exception(kind: type[BaseException], arguments: tuple[Any, ...], inner:
     while base.__flags__ & _HEAP_TYPE:  # what is written in Python may want what its constructor wants
         base = base.__base__
     error: BaseException = base.__new__(kind, *(inner or arguments))
-    error.args = arguments
+    BaseException.__setattr__(error, "args", arguments)  # past what its class does
     return error
 
 
@@ -275,8 +300,8 @@ def fill_exception(error: BaseException, state: tuple[dict[str, Any], dict[str, 
     for name, value in [*attributes.items(), *links.items()]:
         try:
             if getattr(error, name, _NOTHING) is not value:  # an OSError without a file is not one with the file None
-                setattr(error, name, value)
-        except (AttributeError, TypeError):
+                BaseException.__setattr__(error, name, value)  # its class may forbid it, as frozen dataclasses do
+        except Exception:
             pass  # one that can be read and not written
 
 

@@ -8,8 +8,9 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, InvalidStateError
+from contextlib import contextmanager
 from typing import Any
 
 from miniray import _calls, _check, _core, _pickling
@@ -31,6 +32,15 @@ _LAST_STEPS_S = 1.0  # of a thread that has said that it ends
 
 
 live: set[Inside] = set()  # whose threads run
+
+
+def end_those_on(cluster: Any) -> None:
+    """Before the cluster stops."""
+    pools = [inside for inside in list(live) if inside.source.is_on(cluster)]
+    for inside in pools:
+        inside.begin_to_end()
+    for inside in pools:
+        inside.wait_for_the_end()
 
 
 class Inside:
@@ -204,9 +214,13 @@ class Inside:
         self.core.cancel_all()
         self.core.nudge()
 
+    def delivers_here(self) -> bool:
+        """Whether this is the thread that hands out news."""
+        return threading.current_thread() is self._deliverer
+
     def wait_for_the_end(self) -> None:
         """Ctrl-C meanwhile: what still runs is interrupted; once more, and it is killed."""
-        if os.getpid() != self._pid or threading.current_thread() is self._deliverer:
+        if os.getpid() != self._pid or self.delivers_here():
             return
         interrupt, how = None, INTERRUPT
         while True:
@@ -255,8 +269,7 @@ class Inside:
                 self._stillborn = 0
                 del outcome
             del outcomes, news  # futures are not kept alive while this waits
-            for number in unknown:
-                self._send_by_value(number)
+            self._send_by_value([self.definitions.by_number(number) for number in unknown])
             for vacancy in vacancies:
                 self._vacancies.put(vacancy)
                 if self._replacer is None and not self._closing:
@@ -362,15 +375,23 @@ class Inside:
         thing = self.definitions.thing_or_none(number)
         return str(getattr(thing, "__qualname__", "?"))
 
-    def _send_by_value(self, number: int) -> None:
-        definition = self.definitions.by_number(number)
-        needs: list[Definition] = []
+    def _send_by_value(self, unknown: list[Definition]) -> None:
+        """All of them go by value before it is asked what each of them needs: they may need each other."""
+        for definition in unknown:
+            with self._or_say_why(definition):
+                self.definitions.to_value(definition)
+        for definition in unknown:
+            needs: list[Definition] = []
+            with self._or_say_why(definition):
+                needs = self.definitions.closure_of(definition).definitions
+            self.core.redefine(definition.handle, definition.described, [one.handle for one in needs])
+
+    @contextmanager
+    def _or_say_why(self, definition: Definition) -> Iterator[None]:
         try:
-            self.definitions.to_value(definition)
-            needs = self.definitions.closure_of(definition).definitions
+            yield
         except BaseException as error:  # of whatever the script's objects do when they are pickled
             definition.described = {"missing": f"{definition.name} cannot be sent to another process: {error}"}
-        self.core.redefine(definition.handle, definition.described, [one.handle for one in needs])
 
     # The thread that replaces workers.
 

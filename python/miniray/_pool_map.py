@@ -4,6 +4,7 @@ as they come."""
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -55,7 +56,7 @@ class Mapping:
         self._condition = self._inside.condition
         self._sent = 0
         self._expected = 0  # items that were taken and have no result yet, wherever they are
-        self._under_way: dict[int, _Chunk] = {}
+        self._under_way: dict[_Chunk, None] = {}
         self._results: dict[int, Any] = {}
         self._arrived: deque[Any] = deque()
         self._next = 0
@@ -63,7 +64,8 @@ class Mapping:
         self._abandoned = False
         self._interrupted = False
         self._workers = max(1, self._inside.workers)
-        self._lock = threading.RLock()  # of sending and settling
+        self._feeding = threading.Lock()  # of whoever sends
+        self._must_feed = False
         self._failure: BaseException | None = None
         self._bar: Any = None
         if progress:
@@ -80,17 +82,24 @@ class Mapping:
             else:
                 self._feeder.start()
         except BaseException:  # Ctrl-C, say: there will be nobody to take results
-            self._abandon(even_what_runs=True)
+            self._interrupted = True
+            self._abandon()
             raise
 
     # Sending.
 
     def _feed(self) -> None:
-        """As many chunks as the workers can be busy with, and one more for each."""
-        with self._lock:
-            while self._has_room() and (chunk := self._take_chunk()):
-                self._send(chunk, self._sent)
-                self._sent += len(chunk)
+        """As many chunks as the workers can be busy with, and one more for each. If a thread is at it already, that one
+        goes on: to pickle an item may take long, even wait for the pool, whose results must be delivered meanwhile."""
+        self._must_feed = True
+        while self._must_feed and self._feeding.acquire(blocking=False):
+            try:
+                self._must_feed = False
+                while self._has_room() and (chunk := self._take_chunk()):
+                    first, self._sent = self._sent, self._sent + len(chunk)
+                    self._send(chunk, first)
+            finally:
+                self._feeding.release()
 
     def _has_room(self) -> bool:
         if self._abandoned or self._bytes > self._inside.results_bytes_max:
@@ -106,10 +115,9 @@ class Mapping:
                     while not self._has_room() and not self._abandoned:
                         self._condition.wait()
                 chunk = self._take_chunk()
-                with self._lock:
-                    if chunk and not self._abandoned:
-                        self._send(chunk, self._sent)
-                        self._sent += len(chunk)
+                if chunk and not self._abandoned:
+                    first, self._sent = self._sent, self._sent + len(chunk)
+                    self._send(chunk, first)
         except BaseException as error:
             self._fail(error)
         finally:
@@ -137,7 +145,7 @@ class Mapping:
 
     def _chunk_length(self) -> int:
         if self._chunksize is not None:
-            return self._chunksize
+            return min(self._chunksize, sys.maxsize)
         if self._mean_ns == 0:  # a small part of each worker's share: not much is lost if that is long
             return 1 if self._total is None else min(_FIRST_ITEMS_MAX, max(1, self._total // (32 * self._workers)))
         most = _LAZY_ITEMS_MAX if self._feeder is not None else _ITEMS_MAX
@@ -147,15 +155,18 @@ class Mapping:
             length = min(length, max(shortest, (self._total - self._sent) // (2 * self._workers)))
         return length
 
-    def _send(self, items: list[Any], first: int) -> None:
-        chunk = _Chunk(self, items, first)
+    def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
+        chunk = _Chunk(self, items, first, tries)
         self._inside.begin()
+        self._under_way[chunk] = None
         try:
             chunk.number = self._submit(items, chunk)
         except Exception as error:
+            del self._under_way[chunk]
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
             return
-        self._under_way[chunk.number] = chunk
+        if self._abandoned:  # meanwhile
+            self._take_back(chunk)
 
     def _submit(self, items: list[Any], chunk: _Chunk) -> int:
         core: _core._Pool = self._inside.core
@@ -173,12 +184,7 @@ class Mapping:
     # The delivering thread.
 
     def settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
-        with self._lock:
-            self._settle(chunk, kind, what, worker, size, extra)
-
-    def _settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
-        if self._under_way.pop(chunk.number, None) is None:
-            return  # Ctrl-C came when it had just been sent
+        del self._under_way[chunk]
         if kind == "cancelled" and self._abandoned:
             return  # it has not failed
         count = len(chunk.items)
@@ -237,8 +243,7 @@ class Mapping:
             return False
         for index, value in enumerate(values):
             if index in again:
-                self._send([chunk.items[index]], chunk.first + index)
-                next(reversed(self._under_way.values())).tries = chunk.tries + 1
+                self._send([chunk.items[index]], chunk.first + index, chunk.tries + 1)
             else:
                 kept = {0: errors[index]} if index in errors else {}
                 self._arrive(_Chunk(self, [chunk.items[index]], chunk.first + index), [value], kept, 0)
@@ -278,7 +283,7 @@ class Mapping:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
         finally:
-            self._abandon(even_what_runs=self._interrupted)
+            self._abandon()
             if self._bar is not None:
                 self._bar.close()
 
@@ -317,15 +322,18 @@ class Mapping:
         if resume:
             self._go_on()
 
-    def _abandon(self, even_what_runs: bool) -> None:
+    def _abandon(self) -> None:
         """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""
-        with self._lock:
-            self._abandoned = True
-            core = self._inside.core
-            for number in reversed(list(self._under_way)):  # what runs comes last: nothing then takes its place
-                core.interrupt(number) if even_what_runs else core.cancel(number, False)
         with self._condition:
+            self._abandoned = True
             self._condition.notify_all()
+        for chunk in reversed(list(self._under_way)):  # what runs comes last: nothing then takes its place
+            if chunk.number:
+                self._take_back(chunk)
+
+    def _take_back(self, chunk: _Chunk) -> None:
+        core = self._inside.core
+        core.interrupt(chunk.number) if self._interrupted else core.cancel(chunk.number, False)
 
 
 def _not_an_end(error: BaseException) -> BaseException:
@@ -342,9 +350,9 @@ class _Chunk:
 
     __slots__ = ("first", "items", "mapping", "number", "size", "tries")
 
-    def __init__(self, mapping: Mapping, items: list[Any], first: int) -> None:
-        self.mapping, self.items, self.first = mapping, items, first
-        self.number = self.size = self.tries = 0
+    def __init__(self, mapping: Mapping, items: list[Any], first: int, tries: int = 0) -> None:
+        self.mapping, self.items, self.first, self.tries = mapping, items, first, tries
+        self.number = self.size = 0  # the core's number, once it is there
 
     def settle(self, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         self.mapping.settle(self, kind, what, worker, size, extra)

@@ -109,6 +109,10 @@ class LocalWorkers:
         """Of the script, when workers were forked; and whether all were."""
         return ([self._snapshot], True) if self._snapshot is not None else ([], False)
 
+    def is_on(self, cluster: Any) -> bool:
+        """Whether its workers are that cluster's."""
+        return False
+
     def shares_clock(self, worker: Any) -> bool:
         """Whether it can be told, on this machine's clock, until when a task may begin."""
         return True
@@ -191,6 +195,9 @@ class ClusterWorkers:
     def snapshots(self) -> tuple[list[Any], bool]:
         return [], False
 
+    def is_on(self, cluster: Any) -> bool:
+        return cluster is self._cluster
+
     def shares_clock(self, worker: Any) -> bool:
         return False
 
@@ -248,6 +255,10 @@ class GivenWorkers:
     def snapshots(self) -> tuple[list[Any], bool]:
         found = [worker.__dict__.get("_snapshot") for worker in self._workers]
         return [snapshot for snapshot in found if snapshot is not None], None not in found
+
+    def is_on(self, cluster: Any) -> bool:
+        its_own = set(map(id, cluster.workers))
+        return any(id(worker) in its_own for worker in self._lent)
 
     def shares_clock(self, worker: Any) -> bool:
         return not isinstance(worker, RemoteWorker)

@@ -441,10 +441,16 @@ class Cluster:
         return _core.Cluster.gather(listed, _check.seconds("timeout", timeout))
 
     def stop(self) -> None:
-        """End all workers, then the servers, and wait for what was printed. The cluster may be started again."""
+        """End all workers, then the servers, and wait for what was printed. The cluster may be started again.
+
+        A pool on the cluster that is still open ends first: those of its tasks that are not done are cancelled.
+        """
         self._stop(FINISH)
 
     def _stop(self, how: int) -> None:
+        pools = sys.modules.get("miniray._pool_inside")
+        if pools is not None:
+            pools.end_those_on(self)
         with self._lock:
             if self._core is None:
                 return

@@ -7,12 +7,14 @@
 
 namespace miniray {
 
-// What a function needs may need it in turn: each is looked at once.
+// What a function needs may need it in turn: each is looked at once. Among its needs it has a place of its own: what
+// comes after it is for when it runs.
 void Member::introduce(const TaskFunction& function, std::set<std::int64_t>& seen) {
   if (!function.needs.empty()) {
     if (!seen.insert(function.number).second) return;
     for (const std::weak_ptr<TaskFunction>& weak : function.needs)
-      if (const std::shared_ptr<TaskFunction> need = weak.lock()) introduce(*need, seen);
+      if (const std::shared_ptr<TaskFunction> need = weak.lock())
+        need.get() == &function ? tell(function) : introduce(*need, seen);
   }
   tell(function);
 }

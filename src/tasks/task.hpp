@@ -24,8 +24,8 @@ struct TaskFunction {
   std::int64_t revision = 0;  ///< a definition that replaces another has the next
   bool by_value = false;
   bool asked_for = false;  ///< a worker does not know it by name: its value is on the way
-  /// What a worker has to hear of first, since it was redefined by value; functions may need each other. What tasks
-  /// need besides is with them.
+  /// What a worker has to hear of first, since it was redefined by value; functions may need each other. It has a
+  /// place of its own among them: what comes after it is for when it runs. What tasks need besides is with them.
   std::vector<std::weak_ptr<TaskFunction>> needs = {};
 };
 using TaskNeeds = std::vector<std::shared_ptr<TaskFunction>>;
