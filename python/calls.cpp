@@ -3,7 +3,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/clock.hpp"
+#include "calls/call_server.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/worker.hpp"
@@ -11,86 +15,52 @@
 
 namespace miniray::python {
 
-std::unique_ptr<EncodedObject> encode_parts(nb::list parts, std::size_t begin, std::size_t end, Message::Kind kind,
-                                            const Packer& pack, nb::object* needs) {
+std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled, const Packer& pack,
+                                            nb::object* needs) {
   std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(parts);
-  if (!encoded) {
-    const bool one = end == begin + 1;
-    const nb::object packed =
-        pack(one ? nb::object(parts[begin]) : nb::object(nb::make_tuple(parts[begin], parts[begin + 1])));
-    parts[begin] = packed[0];
-    if (needs != nullptr) *needs = packed[1];
-    if (!one)
-      parts[begin + 1] = nb::dict();
-    else if (PyUnicode_CompareWithASCIIString(nb::object(parts[1]).ptr(), "value") == 0)
-      parts[1] = nb::str("pickle");
-    encoded = std::make_unique<EncodedObject>(parts, Codec::msgpack);
-  }
-  encoded->set_kind(kind);
-  return encoded;
+  if (encoded) return encoded;
+  const auto [begin, end] = pickled;
+  const bool one = end == begin + 1;
+  const nb::object packed =
+      pack(one ? nb::object(parts[begin]) : nb::object(nb::make_tuple(parts[begin], parts[begin + 1])));
+  parts[begin] = packed[0];
+  if (needs != nullptr) *needs = packed[1];
+  if (!one) parts[begin + 1] = nb::dict();
+  return std::make_unique<EncodedObject>(parts, Codec::msgpack);
 }
 
 namespace {
 
-// A worker's functions and objects, by name; and how it answers. What is rare is in miniray/_calls.py.
-class CallServer {
+constexpr std::array<const char*, 6> call_words{"call", "map", "define", "create", "forget", "environment"};
+constexpr std::array<const char*, 6> reply_words{"value", "values", "pickle", "error", "unknown", "dropped"};
+
+// Runs calls of a worker's functions and objects, by name. What is rare is in miniray/_calls.py.
+class PythonCallee : public Callee {
  public:
-  void answer(Handle& handle, const Message& message) {
+  explicit PythonCallee(Handle& handle) : handle_(handle) {}
+
+  void carry_out(const Message& call, const OwedReply& reply) override {
     const nb::gil_scoped_acquire gil;
-    const nb::object asked = decode_object(message);
-    if (!nb::isinstance<nb::list>(asked) || nb::len(asked) < 3)
-      throw ProtocolError("the coordinator sent a call that is not one");
-    const nb::list call = nb::borrow<nb::list>(asked);
-    if (!PyLong_CheckExact(nb::object(call[0]).ptr()))
-      throw ProtocolError("the coordinator sent a call without a number");
-    const nb::object number = call[0];
-    const std::int64_t begun = now_ns();
-    if (lease_is_over(call, begun) || handle.channel().was_dropped(nb::cast<std::int64_t>(number)))
-      return send(handle, list_of(number, "dropped"), 1, 2);
+    const nb::object body = decode_object(call);
+    const auto verb = static_cast<CallVerb>(call.head.verb);
     nb::object value;
     try {
-      value = run(call);
+      value = run(verb, body);
     } catch (nb::python_error& raised) {
-      return send_error(handle, number, raised, begun);
+      return send_error(reply, raised.value());
     }
-    if (PyCoro_CheckExact(value.ptr())) return begin(handle, call, value, begun);
-    if (PyLong_AsLongLong(number.ptr()) == 0) return;
-    if (nb::isinstance<nb::tuple>(value) && is_map(call)) {
-      nb::list reply = list_of(number, "values", nb::int_(now_ns() - begun), value[0], value[1]);
-      return send_or_say_why(handle, reply, number, begun);
-    }
-    send_or_say_why(handle, list_of(number, "value", nb::int_(now_ns() - begun), value), number, begun);
+    if (PyCoro_CheckExact(value.ptr())) return begin(body[0], value, reply);
+    if (verb == CallVerb::map)
+      send_values(reply, value);
+    else
+      send_value(reply, value);
   }
 
  private:
-  template <class... Parts>
-  static nb::list list_of(Parts&&... parts) {
-    nb::list made;
-    (made.append(parts), ...);
-    return made;
-  }
-
-  // A pool's call that was to wait behind another, but not for so long: the pool has taken it back, or will.
-  static bool lease_is_over(const nb::list& call, std::int64_t now) {
-    const std::size_t size = nb::len(call);
-    if (size != (is_map(call) ? 6 : 7)) return false;
-    const std::int64_t lease = nb::cast<std::int64_t>(call[size - 1]);
-    return lease != 0 && now > lease;
-  }
-
-  static bool is_map(const nb::list& call) {
-    const nb::object operation = call[1];
-    return PyUnicode_Check(operation.ptr()) && PyUnicode_CompareWithASCIIString(operation.ptr(), "map") == 0;
-  }
-
-  nb::object run(const nb::list& call) {
-    const nb::object operation = call[1];
-    const std::size_t size = nb::len(call);
-    const bool plain = PyDict_Size(missing_.ptr()) == 0 && PyUnicode_Check(operation.ptr()) &&
-                       (size == 5 || (size == 7 && call[5].is_none())) &&
-                       PyUnicode_CompareWithASCIIString(operation.ptr(), "call") == 0;
-    if (plain) {
-      const nb::object name = call[2], arguments = call[3], keywords = call[4];
+  nb::object run(CallVerb verb, const nb::object& body) {
+    if (verb == CallVerb::call && PyDict_Size(missing_.ptr()) == 0 && PyList_CheckExact(body.ptr()) &&
+        PyList_GET_SIZE(body.ptr()) == 3) {
+      const nb::object name = body[0], arguments = body[1], keywords = body[2];
       PyObject* const known = PyDict_GetItemWithError(functions_.ptr(), name.ptr());
       const nb::object function = known != nullptr ? nb::borrow(known) : method_of_an_object(name);
       if (function.is_valid() && PyList_CheckExact(arguments.ptr())) {
@@ -102,22 +72,20 @@ class CallServer {
       }
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
     }
-    return serve_(served_, call);
+    const auto word = static_cast<std::size_t>(verb);
+    return serve_(served_, word < call_words.size() ? call_words[word] : "?", body);
   }
 
   // An async def function was called: its result is awaited, at once or beside others.
-  void begin(Handle& handle, const nb::list& call, const nb::object& coroutine, std::int64_t begun) {
-    const nb::object number = call[0];
+  void begin(const nb::object& name, const nb::object& coroutine, const OwedReply& reply) {
     using namespace nb::literals;
-    const auto answer = [this, &handle, number, begun](bool failed, nb::handle outcome) {
-      if (PyLong_AsLongLong(number.ptr()) == 0) return;
-      if (failed) return send_described(handle, number, describe_error_(served_, outcome, false), begun);
-      send_or_say_why(handle, list_of(number, "value", nb::int_(now_ns() - begun), outcome), number, begun);
+    const auto answer = [this, reply](bool failed, nb::handle outcome) {
+      failed ? send_error(reply, outcome) : send_value(reply, outcome);
     };
-    const nb::object reply = nb::cpp_function(answer, "failed"_a, "outcome"_a.none());
-    const bool goes_on = nb::cast<bool>(begin_(served_, call[2], coroutine, reply));
+    const nb::object replies = nb::cpp_function(answer, "failed"_a, "outcome"_a.none());
+    const bool goes_on = nb::cast<bool>(begin_(served_, name, coroutine, replies));
     if (!goes_on) return;
-    handle.set_background([this](Handle& waiting, std::optional<double> timeout_s) {
+    handle_.set_background([this](Handle& waiting, std::optional<double> timeout_s) {
       const nb::gil_scoped_acquire gil;
       return nb::cast<bool>(work_(waiting.fileno(), timeout_s));
     });
@@ -140,34 +108,45 @@ class CallServer {
     return method.is_valid() && PyCallable_Check(method.ptr()) != 0 ? method : nb::object();
   }
 
-  void send_or_say_why(Handle& handle, nb::list reply, const nb::object& number, std::int64_t begun) {
+  void send_value(const OwedReply& reply, nb::handle value) {
+    if (!reply.is_wanted()) return;
     try {
-      send(handle, std::move(reply), 3, 4);
+      std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(value);
+      const ReplyVerb verb = encoded ? ReplyVerb::value : ReplyVerb::pickle;
+      if (!encoded) encoded = std::make_unique<EncodedObject>(pack_(value, served_)[0], Codec::msgpack);
+      send(reply, verb, *encoded);
     } catch (nb::python_error& unsendable) {
-      send_error(handle, number, unsendable, begun, true);
+      send_error(reply, unsendable.value(), true);
     }
   }
 
-  void send(Handle& handle, nb::list reply, std::size_t begin, std::size_t end) {
-    const auto pack = [this](nb::handle value) { return pack_(value, served_); };
-    const std::unique_ptr<EncodedObject> encoded =
-        encode_parts(std::move(reply), begin, end, Message::Kind::reply, pack);
+  // The results of a map, and the errors of those that raised.
+  void send_values(const OwedReply& reply, const nb::object& values) {
+    if (!reply.is_wanted()) return;
+    try {
+      const auto pack = [this](nb::handle value) { return pack_(value, served_); };
+      send(reply, ReplyVerb::values, *encode_parts(nb::list(values), of_values, pack));
+    } catch (nb::python_error& unsendable) {
+      send_error(reply, unsendable.value(), true);
+    }
+  }
+
+  void send_error(const OwedReply& reply, nb::handle error, bool of_the_result = false) {
+    if (!reply.is_wanted()) return;
+    const nb::object described = describe_error_(served_, error, of_the_result);
+    const bool unknown = PyUnicode_CompareWithASCIIString(nb::object(described[0]).ptr(), "unknown") == 0;
+    EncodedObject encoded(described[1], Codec::msgpack);
+    send(reply, unknown ? ReplyVerb::unknown : ReplyVerb::error, encoded);
+  }
+
+  static void send(const OwedReply& reply, ReplyVerb verb, EncodedObject& encoded) {
+    encoded.set_kind(Message::Kind::reply, {.verb = static_cast<std::uint8_t>(verb)});
     const nb::gil_scoped_release released;
-    handle.channel().send(encoded->message());
-  }
-
-  void send_error(Handle& handle, const nb::object& number, nb::python_error& raised, std::int64_t begun,
-                  bool of_the_result = false) {
-    send_described(handle, number, describe_error_(served_, raised.value(), of_the_result), begun);
-  }
-
-  void send_described(Handle& handle, const nb::object& number, const nb::object& described, std::int64_t begun) {
-    if (PyLong_AsLongLong(number.ptr()) == 0) return;
-    const nb::object kind = described[0], what = described[1];
-    send(handle, list_of(number, kind, nb::int_(now_ns() - begun), what), 3, 4);
+    reply.send(encoded.message());
   }
 
   static constexpr std::size_t method_names_max = 1000;
+  Handle& handle_;
   nb::object served_ = attribute("miniray._calls", "Served")();
   nb::dict functions_ = nb::borrow<nb::dict>(served_.attr("functions"));
   nb::dict missing_ = nb::borrow<nb::dict>(served_.attr("missing"));
@@ -200,52 +179,41 @@ enum class Patience : std::uint8_t { wait, none };
 
 // Without patience, what the kernel does not take at once goes out when somebody waits for a reply. A call that wants
 // no reply has the number 0.
-std::int64_t send_call(nb::handle self, nb::list parts, std::size_t begin, std::size_t end,
-                       Patience patience = Patience::wait, bool wants_reply = true) {
+std::int64_t send_call(nb::handle self, CallVerb verb, EncodedObject& encoded, Patience patience = Patience::wait,
+                       bool wants_reply = true) {
   const std::int64_t number = wants_reply ? ++table_of(self).last_number : 0;
-  parts[0] = nb::int_(number);
-  const auto pack = [self](nb::handle value) { return attribute("miniray._calls", "pack_for")(self, value); };
-  const std::unique_ptr<EncodedObject> encoded = encode_parts(std::move(parts), begin, end, Message::Kind::call, pack);
+  encoded.set_kind(Message::Kind::call, {number, 0, static_cast<std::uint8_t>(verb)});
   Worker& worker = nb::cast<Worker&>(self);
   const nb::gil_scoped_release released;
   if (patience == Patience::wait)
-    worker.send(encoded->message());
+    worker.send(encoded.message());
   else
-    (void)worker.send_some(encoded->message());
+    (void)worker.send_some(encoded.message());
   return number;
+}
+
+std::unique_ptr<EncodedObject> encode_for(nb::handle self, nb::list parts, PickledParts pickled) {
+  return encode_parts(std::move(parts), pickled,
+                      [self](nb::handle value) { return attribute("miniray._calls", "pack_for")(self, value); });
 }
 
 std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, nb::handle keywords,
                         Patience patience) {
   nb::list parts;
-  parts.append(nb::none());
-  parts.append("call");
   parts.append(name);
   parts.append(nb::steal(PySequence_List(arguments.ptr())));
   parts.append(keywords);
-  return send_call(self, std::move(parts), 3, 5, patience);
+  return send_call(self, CallVerb::call, *encode_for(self, std::move(parts), of_call), patience);
 }
 
-nb::list checked_reply(const Message& message) {
-  const nb::object reply = decode_object(message);
-  if (!nb::isinstance<nb::list>(reply) || nb::len(reply) < 2)
-    throw ProtocolError("the worker sent a reply that is none");
-  return nb::borrow<nb::list>(reply);
+Message next_reply(Worker& worker, std::optional<double> timeout) {
+  const nb::gil_scoped_release released;
+  return worker.receive({{}, timeout, Lane::calls});
 }
 
-nb::list next_reply(Worker& worker, std::optional<double> timeout) {
-  std::optional<Message> message;
-  {
-    const nb::gil_scoped_release released;
-    message = worker.receive({{}, timeout, Lane::calls});
-  }
-  return checked_reply(*message);
-}
-
-nb::object try_reply(Worker& worker) {
-  std::optional<Message> message = worker.try_receive({}, Lane::calls);
-  if (!message) return nb::none();
-  return checked_reply(*message);
+// (kind, body)
+nb::tuple object_of(const Message& reply) {
+  return nb::make_tuple(reply_words[static_cast<std::size_t>(reply_verb(reply))], decode_object(reply));
 }
 
 // miniray.CallFuture, a Python class because it is a concurrent.futures.Future, and what the core sets in its objects.
@@ -281,22 +249,25 @@ nb::object make_future(nb::handle worker, nb::handle name, std::int64_t number) 
   return made;
 }
 
-void settle(CallTable& table, const nb::list& reply) {
-  const nb::object number = reply[0];
+void settle(CallTable& table, const Message& reply) {
+  const nb::int_ number(reply.head.number);
   const nb::object future = nb::borrow(PyDict_GetItemWithError(table.waiting.ptr(), number.ptr()));
   if (!future.is_valid()) return PyErr_Clear();  // it was cancelled
   PyDict_DelItem(table.waiting.ptr(), number.ptr());
   const FutureClass& known = future_class();
-  set(future, known.reply, reply);
+  set(future, known.reply, object_of(reply));
   set(future, known.state, known.finished);
   if (!nb::getattr(future, known.watchers).is_none()) known.tell(future);
 }
 
-nb::object value_in(nb::handle self, const nb::list& reply) {
-  const nb::object kind = reply[1];
-  if (PyUnicode_Check(kind.ptr()) && nb::len(reply) == 4 && PyUnicode_CompareWithASCIIString(kind.ptr(), "value") == 0)
-    return reply[3];
-  return attribute("miniray._calls", "value_of")(self, reply);
+// The reply to this call; others that come before it are settled.
+Message reply_to(nb::handle self, std::int64_t number) {
+  Worker& worker = nb::cast<Worker&>(self);
+  while (true) {
+    Message reply = next_reply(worker, {});
+    if (reply.head.number == number) return reply;
+    settle(table_of(self), reply);
+  }
 }
 
 // Functions are called by name: a function itself is the commonest mistake.
@@ -309,13 +280,20 @@ nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords)
   require_name("call_remote", arguments);
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
   const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
-  Worker& worker = nb::cast<Worker&>(self);
-  while (true) {
-    const nb::list reply = next_reply(worker, {});
-    const nb::object answered = reply[0];
-    if (PyLong_CheckExact(answered.ptr()) && PyLong_AsLongLong(answered.ptr()) == number) return value_in(self, reply);
-    settle(table_of(self), reply);
-  }
+  const Message reply = reply_to(self, number);
+  if (reply_verb(reply) == ReplyVerb::value) return decode_object(reply);
+  return attribute("miniray._calls", "value_of")(self, object_of(reply));
+}
+
+// Anything else that a worker can be asked. Returns the reply, or None if none is wanted.
+nb::object ask(nb::handle self, const std::string& word, nb::object body, bool wants_reply) {
+  const auto found = std::ranges::find(call_words, word);
+  const auto verb = static_cast<CallVerb>(found - call_words.begin());
+  const std::unique_ptr<EncodedObject> encoded = verb == CallVerb::create
+                                                     ? encode_for(self, nb::cast<nb::list>(body), of_create)
+                                                     : std::make_unique<EncodedObject>(body, Codec::msgpack);
+  const std::int64_t number = send_call(self, verb, *encoded, Patience::wait, wants_reply);
+  return wants_reply ? nb::object(object_of(reply_to(self, number))) : nb::none();
 }
 
 nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) {
@@ -338,18 +316,17 @@ void wait_for_call(nb::handle self, const nb::int_& number, std::optional<double
 
 void settle_replies(nb::handle self) {
   Worker& worker = nb::cast<Worker&>(self);
-  while (std::optional<Message> message = worker.try_receive({}, Lane::calls))
-    settle(table_of(self), checked_reply(*message));
+  while (std::optional<Message> message = worker.try_receive({}, Lane::calls)) settle(table_of(self), *message);
 }
 
 }  // namespace
 
 void answer_calls(Handle& handle) {
-  const std::shared_ptr<CallServer> server(new CallServer, [](CallServer* held) {
+  const std::shared_ptr<PythonCallee> callee(new PythonCallee(handle), [](PythonCallee* held) {
     const nb::gil_scoped_acquire gil;
     delete held;
   });
-  handle.set_call_server([server](Handle& asked, const Message& call) { server->answer(asked, call); });
+  handle.set_call_server([callee](Handle& asked, const Message& call) { answer_call(asked.channel(), call, *callee); });
 }
 
 void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
@@ -364,34 +341,17 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
            "``call_async(name, *args, **kwargs)``: call_remote without waiting. Many calls may be under way at once; "
            "they "
            "are done in their order.")
-      .def(
-          "_settle", [](nb::handle self, const nb::list& reply) { settle(table_of(self), reply); },
-          nb::sig("def _settle(self, reply: list[typing.Any]) -> None"))
       .def("call_remote", call_remote,
            nb::sig("def call_remote(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
            "``call_remote(name, *args, **kwargs)``: call the function that is registered there under this name, wait, "
            "and "
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
-      .def(
-          "_send_call",
-          [](nb::handle self, nb::list parts, std::size_t begin, std::size_t end, bool wants_reply) {
-            return send_call(self, std::move(parts), begin, end, Patience::wait, wants_reply);
-          },
-          "parts"_a, "begin"_a, "end"_a, "wants_reply"_a = true,
-          nb::sig(
-              "def _send_call(self, parts: list[typing.Any], begin: int, end: int, wants_reply: bool = True) -> int"))
-      .def("_next_reply", next_reply, "timeout"_a.none(),
-           nb::sig("def _next_reply(self, timeout: float | None) -> list[typing.Any]"))
+      .def("_ask", ask, "verb"_a, "body"_a, "wants_reply"_a = true,
+           nb::sig("def _ask(self, verb: str, body: object, wants_reply: bool = True) -> tuple[str, typing.Any]"))
       .def("_wait_for_call", wait_for_call, "number"_a, "timeout"_a.none(),
            nb::sig("def _wait_for_call(self, number: int, timeout: float | None) -> None"))
       .def("_settle_replies", settle_replies, nb::sig("def _settle_replies(self) -> None"))
-      .def("_try_reply", try_reply, nb::sig("def _try_reply(self) -> list[typing.Any] | None"))
-      .def("_send_drop",
-           [](Worker& self, std::int64_t number) {
-             Message drop = encode(Value(number));
-             drop.kind = Message::Kind::drop;
-             (void)self.send_some(drop);
-           })
+      .def("_send_drop", [](Worker& self, std::int64_t number) { (void)self.send_some(drop_message(number)); })
       .def("_call_table", [](nb::handle self) -> CallTable& { return table_of(self); }, nb::rv_policy::reference);
 }
 

@@ -21,7 +21,11 @@ class EncodedObject {
   ~EncodedObject();
 
   [[nodiscard]] const Message& message() const { return message_; }
-  void set_kind(Message::Kind kind) { message_.kind = kind; }
+  [[nodiscard]] Message& message() { return message_; }
+  void set_kind(Message::Kind kind, const CallHead& head) {
+    message_.kind = kind;
+    message_.head = head;
+  }
   /// A message that owns its memory, for one that waits.
   [[nodiscard]] Message detach() &&;
   [[nodiscard]] std::vector<Buffer>& buffers() { return message_.buffers; }

@@ -21,9 +21,12 @@ void bind_pool(nb::module_& module) {
       .def("count_try", [](TaskHandle& self) { ++self.task.tries; })
       .def_prop_ro("function_name",
                    [](const TaskHandle& self) { return self.task.function ? self.task.function->name : std::string(); })
+      .def_prop_ro(
+          "is_map",
+          [](const TaskHandle& self) { return self.task.call.head.verb == static_cast<std::uint8_t>(CallVerb::map); })
       .def(
           "call", [](const TaskHandle& self) { return decode_object(self.task.call); },
-          nb::sig("def call(self) -> list[typing.Any]"), "The parts of its call, as they were sent.");
+          nb::sig("def call(self) -> list[typing.Any]"), "The body of its call, as it was sent.");
   nb::class_<NeedsHandle>(module, "_TaskNeeds");
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
       .def("close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())

@@ -29,12 +29,10 @@ void hold(nb::handle owner) {
 
 Message encode_definition(std::int64_t number, nb::handle definition) {
   nb::list parts;
-  parts.append(0);
-  parts.append("define");
   parts.append(number);
   parts.append(definition);
   EncodedObject encoded(parts, Codec::msgpack);
-  encoded.set_kind(Message::Kind::call);
+  encoded.set_kind(Message::Kind::call, {.verb = static_cast<std::uint8_t>(CallVerb::define)});
   return std::move(encoded).detach();
 }
 
@@ -49,10 +47,12 @@ std::shared_ptr<const TaskNeeds> needs_of(nb::handle handle) {
 }
 
 // What its arguments refer to is among the task's needs then.
-std::unique_ptr<EncodedObject> encode_for(Task& task, nb::list parts, std::size_t end, nb::handle pack) {
+std::unique_ptr<EncodedObject> encode_for(Task& task, CallVerb verb, nb::list parts, nb::handle pack) {
   nb::object more;
   std::unique_ptr<EncodedObject> encoded = encode_parts(
-      std::move(parts), 3, end, Message::Kind::call, [pack](nb::handle value) { return pack(value); }, &more);
+      std::move(parts), verb == CallVerb::map ? of_map : of_call, [pack](nb::handle value) { return pack(value); },
+      &more);
+  encoded->set_kind(Message::Kind::call, {task.number, 0, static_cast<std::uint8_t>(verb)});
   if (!more.is_valid() || nb::len(more) == 0) return encoded;
   TaskNeeds all = task.needs != nullptr ? *task.needs : TaskNeeds();
   std::ranges::move(all_of(nb::borrow<nb::list>(more)), std::back_inserter(all));
@@ -68,14 +68,14 @@ nb::tuple object_of(TaskOutcome& outcome) {
   nb::object what = nb::none();
   switch (outcome.kind) {
     case TaskOutcome::Kind::reply: {
-      const ReplyHead head = parse_reply_head(outcome.reply);
-      const nb::object parts = decode_object(outcome.reply);
-      if (head.kind == ReplyKind::value)
-        return nb::make_tuple(owner, "value", parts[3], nb::none(), outcome.reply.size(), head.ns);
-      kind = head.kind == ReplyKind::values ? "values" : head.kind == ReplyKind::pickle ? "pickle" : "error";
-      if (head.kind != ReplyKind::error && head.kind != ReplyKind::unknown)
-        return nb::make_tuple(owner, kind, parts, outcome.worker, outcome.reply.size(), head.ns);
-      what = parts;
+      const ReplyVerb verb = reply_verb(outcome.reply);
+      const nb::object body = decode_object(outcome.reply);
+      const std::int64_t ns = outcome.reply.head.time_ns;
+      if (verb == ReplyVerb::value) return nb::make_tuple(owner, "value", body, nb::none(), outcome.reply.size(), ns);
+      kind = verb == ReplyVerb::values ? "values" : verb == ReplyVerb::pickle ? "pickle" : "error";
+      if (verb != ReplyVerb::error && verb != ReplyVerb::unknown)
+        return nb::make_tuple(owner, kind, body, outcome.worker, outcome.reply.size(), ns);
+      what = nb::make_tuple(verb == ReplyVerb::error ? "error" : "unknown", body);
       break;
     }
     case TaskOutcome::Kind::died:
@@ -132,7 +132,6 @@ void PoolCore::start(nb::handle initializer, nb::handle arguments, nb::handle ne
     task.needs = needs_of(needs);
     task.number = initializer_number;
     task.call = std::move(*encode_call(task, arguments, nb::dict(), nb::none(), pack)).detach();
-    set_lease(task.call, 0);
     options.initializer = std::move(task);
   }
   options.on_event = [this](PoolEvent event) { fresh_.events.push_back(std::move(event)); };
@@ -215,14 +214,11 @@ std::string PoolCore::obstacle_to(const Demand& demand) const {
 std::unique_ptr<EncodedObject> PoolCore::encode_call(Task& task, nb::handle arguments, nb::handle keywords,
                                                      nb::handle memory, nb::handle pack) {
   nb::list parts;
-  parts.append(task.number);
-  parts.append("call");
   parts.append(task.function->number);
   parts.append(nb::steal(PySequence_List(arguments.ptr())));
   parts.append(keywords);
-  parts.append(memory);
-  parts.append(some_lease);
-  return encode_for(task, std::move(parts), 5, pack);
+  if (!memory.is_none()) parts.append(memory);
+  return encode_for(task, CallVerb::call, std::move(parts), pack);
 }
 
 // Buffers that other tasks have too are theirs as well.
@@ -261,13 +257,10 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
   task.function = function.function;
   task.needs = needs_of(needs);
   nb::list parts;
-  parts.append(task.number);
-  parts.append("map");
   parts.append(function.function->number);
   parts.append(items);
   parts.append(star);
-  parts.append(some_lease);
-  const std::unique_ptr<EncodedObject> encoded = encode_for(task, std::move(parts), 4, pack);
+  const std::unique_ptr<EncodedObject> encoded = encode_for(task, CallVerb::map, std::move(parts), pack);
   task.call = detach(*encoded, task);
   return enqueue(std::move(task), terms, owner);
 }

@@ -14,7 +14,7 @@ from typing import Any
 HEAD = struct.Struct("<2sBBIQ")  # magic, kind, codec, number of buffers, body bytes
 ENTRY = struct.Struct("<QQ")  # bytes, place (0: in the stream)
 CODES = {"float64": "d", "int64": "q", "float32": "f", "int32": "i", "uint8": "B"}
-VERSION = 1
+VERSION = 2
 
 
 class JsonClient:

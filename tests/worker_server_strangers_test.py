@@ -18,7 +18,7 @@ import pytest
 import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
 
-HELLO = b"MiniRay?" + struct.pack("<I", 1) + bytes(32)
+HELLO = b"MiniRay?" + struct.pack("<I", 2) + bytes(32)
 OTHER_KEY = "0123456789abcdef" * 4
 
 
@@ -83,8 +83,8 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any, until
         (os.urandom(100_000), b"", "it does not speak MiniRay's protocol"),
         (
             b"MiniRay?" + struct.pack("<I", 7) + bytes(32),
-            b"MiniRay!" + struct.pack("<II", 1, 1),
-            "it speaks version 7 of MiniRay's protocol, and this side version 1: install the same MiniRay",
+            b"MiniRay!" + struct.pack("<II", 2, 1),
+            "it speaks version 7 of MiniRay's protocol, and this side version 2: install the same MiniRay",
         ),
         (HELLO + bytes(32), None, "it has another key"),
         (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, None, "it has another key"),
@@ -131,8 +131,8 @@ def test_a_client_notices_that_the_server_is_none() -> None:
     for said, text in (
         (b"220 mail.example.com ESMTP\r\n", "what listens there is no MiniRay worker server"),
         (b"MiniRay!" + struct.pack("<II", 9, 1), "it speaks version 9"),
-        (b"MiniRay!" + struct.pack("<II", 1, 0) + bytes(64), "it has another key"),
-        (b"MiniRay!" + struct.pack("<II", 1, 3), "Try again later"),
+        (b"MiniRay!" + struct.pack("<II", 2, 0) + bytes(64), "it has another key"),
+        (b"MiniRay!" + struct.pack("<II", 2, 3), "Try again later"),
     ):
         with Worker(listen) as worker:
             port = worker.recv(timeout=30)

@@ -17,19 +17,38 @@ enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
 /// Throws UsageError if there is no codec of that name.
 [[nodiscard]] Codec parse_codec(std::string_view name);
 
+/// What a worker is asked to do.
+enum class CallVerb : std::uint8_t { call, map, define, create, forget, environment };
+/// What came of it.
+enum class ReplyVerb : std::uint8_t { value, values, pickle, error, unknown, dropped };
+
+/// What a call and its reply say besides their body, where whoever passes them on finds it without decoding that.
+struct CallHead {
+  std::int64_t number = 0;   ///< of the call; 0: nobody waits for a reply. Of keep and forget: of the buffer
+  std::int64_t time_ns = 0;  ///< of a call: until when it may begin, 0: whenever. Of a reply: how long the call took
+  std::uint8_t verb = 0;     ///< a CallVerb or a ReplyVerb, whatever the peer said
+};
+
 struct Message {
+  /// What a frame is about. Only frames have the last four, by which two channels of one machine tell each other about
+  /// shared memory.
   enum class Kind : std::uint8_t {
     message = 0,
     error = 1,   ///< the work function raised; the body says what
     end = 2,     ///< the work function returned; no body
-    call = 5,    ///< to a worker: a function to be called there
+    call = 5,    ///< to a worker: something to be done there
     reply = 6,   ///< from it: what came of a call
-    drop = 7,    ///< to a worker: the number of a call that is not to be begun
-    keep = 8,    ///< a buffer, and the number by which later messages name it
-    forget = 9,  ///< the number of a kept buffer that is not named any more
+    drop = 7,    ///< to a worker: a call that is not to be begun; no body
+    keep = 8,    ///< a buffer that later messages name by its number; no body
+    forget = 9,  ///< a kept buffer that is not named any more; no body
+    share = 3,
+    unshare = 4,
+    ring = 10,
+    bell = 11,
   };
   Kind kind = Kind::message;
   Codec codec = Codec::msgpack;
+  CallHead head = {};  ///< of the kinds from call to forget
   std::string body;
   std::vector<Buffer> buffers;
   /// Empty; or for each buffer 0, or where the receiver has it, so that it is not sent: the number of one that its
@@ -44,6 +63,11 @@ struct Message {
     return bytes;
   }
 };
+
+/// Whether messages of this kind have a CallHead.
+[[nodiscard]] constexpr bool has_call_head(Message::Kind kind) {
+  return kind >= Message::Kind::call && kind <= Message::Kind::forget;
+}
 
 /// The buffers borrow from the value, which must outlive the message. Throws Unsendable, naming the place.
 [[nodiscard]] Message encode(const Value& value, Codec codec = Codec::msgpack);

@@ -38,7 +38,7 @@ class CallFuture(MiniRayFuture[T]):
     _worker: Any
     _name: Any
     _number: int
-    _reply: list[Any] | None  # until an exception is made of it
+    _reply: _calls.Reply | None  # until an exception is made of it
     _exception: BaseException | None = None
     _watchers: _Watchers | None = None
 
@@ -50,7 +50,7 @@ class CallFuture(MiniRayFuture[T]):
         if self._state != FINISHED:
             self._wait(timeout)
         reply = self._reply
-        if reply is None or reply[1] != "value" or len(reply) != 4:
+        if reply is None or reply[0] != "value":
             self._read()
             if self._exception is not None:
                 try:
@@ -58,7 +58,7 @@ class CallFuture(MiniRayFuture[T]):
                 finally:
                     self = None  # type: ignore[assignment] # no cycle through the traceback
             reply = self._reply
-        return reply[3]  # type: ignore[index, no-any-return]
+        return reply[1]  # type: ignore[index, no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return what the call raised; None if it returned."""
@@ -129,13 +129,13 @@ class CallFuture(MiniRayFuture[T]):
     def _read(self) -> None:
         """Make the value or the exception of the reply, once."""
         reply = self._reply
-        if reply is None or (reply[1] == "value" and len(reply) == 4):
+        if reply is None or reply[0] == "value":
             return
         try:
-            if reply[1] in ("error", "unknown"):
+            if reply[0] in ("error", "unknown"):
                 self._exception = _calls.error_in(self._worker.name, reply, _calls.definitions_of(self._worker))
             else:
-                self._reply = [reply[0], "value", None, _calls.value_of(self._worker, reply)]
+                self._reply = ("value", _calls.value_of(self._worker, reply))
         except BaseException as unreadable:
             self._exception = unreadable
         if self._exception is not None:
@@ -154,11 +154,11 @@ class CallFuture(MiniRayFuture[T]):
         """Of what is known here: nothing is received, and nothing is unpickled, for the sake of a text."""
         if self._state != FINISHED or self._exception is not None:
             return super()._describe_state()
-        reply = self._reply or []
-        if reply[1] == "value" and len(reply) == 4:
-            return f"finished, returned {type(reply[3]).__name__}"
-        if reply[1] in ("error", "unknown") and len(reply) == 4:
-            return f"finished, raised {reply[3].get('type', 'LookupError')}"
+        kind, body = self._reply or ("", None)
+        if kind == "value":
+            return f"finished, returned {type(body).__name__}"
+        if kind in ("error", "unknown"):
+            return f"finished, raised {body.get('type', 'LookupError')}"
         return "finished, returned an object that was not read yet"
 
     if not TYPE_CHECKING:  # concurrent.futures.wait and as_completed reach for these; checkers know the base's

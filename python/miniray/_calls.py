@@ -208,27 +208,26 @@ class Served:
 _NOTHING = object()
 
 
-def serve(served: Served, call: list[Any]) -> Any:
+def serve(served: Served, operation: str, body: Any) -> Any:
     """Whatever the core does not do itself."""
-    _, operation, name, *rest = call
     if operation in ("call", "map") and served.missing:
         made = next((error for error in served.missing.values() if not isinstance(error, Unknown)), None)
         raise Unknown("; ".join(map(str, served.missing.values())), list(served.missing), made)
     if operation == "call":
-        return _call(served, name, *rest)
+        return _call(served, *body)
     if operation == "map":
-        return _map(served, name, *rest)
+        return _map(served, *body)
     if operation == "define":
-        return _define(served, name, rest[0])
+        return _define(served, *body)
     if operation == "create":
-        function, arguments, keywords = rest
+        name, function, arguments, keywords = body
         served.create(name, _with(served, arguments, keywords, _find(function, served)))
         return None
     if operation == "forget":
-        served.forget(name)
+        served.forget(body)
         return None
     if operation == "environment":
-        os.environ.update(name)
+        os.environ.update(body)
         return None
     raise ValueError(f"there is no {operation!r} among the things that a worker can be asked")
 
@@ -266,7 +265,6 @@ def _call(
     arguments: Any,
     keywords: dict[str, Any] | None,
     memory_bytes: int | None = None,
-    _lease: int = 0,
 ) -> Any:
     function = _function(served.functions, name)
     if memory_bytes is None:
@@ -294,7 +292,7 @@ def begin(served: Served, name: Any, coroutine: Any, reply: Callable[[bool, Any]
     return _coroutines.begin(coroutine, reply, served.turns.get(str(name).partition(".")[0]))
 
 
-def _map(served: Served, name: Any, items: Any, star: bool, _lease: int = 0) -> tuple[list[Any], list[Any]]:
+def _map(served: Served, name: Any, items: Any, star: bool) -> tuple[list[Any], list[Any]]:
     """The results, and for those that raised, their positions and what it was."""
     function = _function(served.functions, name)
     if isinstance(items, dict):
@@ -373,18 +371,21 @@ def _leaving(error: BaseException) -> str:
 # --- The caller's side ------------------------------------------------------------------------------------------------
 
 
-def value_of(worker: Any, reply: list[Any]) -> Any:
+Reply = tuple[str, Any]  # its kind, and its body
+
+
+def value_of(worker: Any, reply: Reply) -> Any:
     """What a call returned; raises what it raised."""
-    kind = reply[1]
+    kind, body = reply
     if kind == "value":
-        return reply[3]
+        return body
     if kind == "pickle":
-        return _pickling.unpickled(reply[3], definitions_of(worker))
+        return _pickling.unpickled(body, definitions_of(worker))
     raise error_in(worker.name, reply, definitions_of(worker))
 
 
-def error_in(worker: str, reply: list[Any], shelf: _pickling.Shelf) -> BaseException:
-    kind, described = reply[1], reply[3] if len(reply) > 3 else {}
+def error_in(worker: str, reply: Reply, shelf: _pickling.Shelf) -> BaseException:
+    kind, described = reply
     if kind == "unknown" and "pickle" not in described:
         return LookupError(f"{described['message']}\n(in {worker})")
     if kind not in ("error", "unknown"):
@@ -452,22 +453,19 @@ def tell(worker: Any, definition: _definitions.Definition) -> None:
     if told.get(key) == definition.number:
         return
     reply = _define_there(worker, definition)
-    if reply[1] == "unknown" and not definition.by_value:
+    if reply[0] == "unknown" and not definition.by_value:
         definitions.to_value(definition)
         for need in definitions.closure_of(definition).definitions:
             tell(worker, need)
         if told.get(key) == definition.number:
             return  # it was among them, in its place
         reply = _define_there(worker, definition)
-    if reply[1] in ("error", "unknown"):
-        worker._send_call(
-            [None, "forget", definition.number], 2, 3, False
-        )  # it answers no call while it misses something
+    if reply[0] in ("error", "unknown"):
+        worker._ask("forget", definition.number, False)  # it answers no call while it misses something
     value_of(worker, reply)
     told[key] = definition.number
 
 
-def _define_there(worker: Any, definition: _definitions.Definition) -> list[Any]:
-    from miniray import calls
-
-    return calls._reply_to(worker, ["define", definition.number, definition.described], 4, 5)
+def _define_there(worker: Any, definition: _definitions.Definition) -> Reply:
+    reply: Reply = worker._ask("define", [definition.number, definition.described])
+    return reply

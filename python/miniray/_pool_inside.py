@@ -304,7 +304,7 @@ class Inside:
         value, error = None, None
         try:
             if kind == "pickle":
-                value = _pickling.unpickled(what[3], self.definitions)
+                value = _pickling.unpickled(what, self.definitions)
             else:
                 error = self.error_of(owner._options, kind, what, worker or "", extra)
         except BaseException as unreadable:
@@ -358,14 +358,14 @@ class Inside:
         """The call that a task is, for people: score(sample={'id': 3})."""
         name = task.function_name
         try:
-            _, operation, number, arguments, *rest = task.call()
-            keywords = rest[0] if operation == "call" else None
+            number, arguments, rest, *_ = task.call()
+            keywords = None if task.is_map else rest
             if isinstance(arguments, dict):
                 unpacked = outlined(arguments, self._name_of)
-                arguments, keywords = unpacked if operation == "call" else (unpacked, None)
-            if operation == "map":
+                arguments, keywords = (unpacked, None) if task.is_map else unpacked
+            if task.is_map:
                 [item] = arguments
-                arguments = item if rest[0] else [item]
+                arguments = item if rest else [item]
             thing = self.definitions.thing_or_none(number)
             return f"{name}({describe_arguments(thing, arguments, keywords or {})})"
         except Exception:

@@ -193,15 +193,16 @@ class Mapping:
         try:
             if kind == "values":
                 shelf = self._inside.definitions
-                values = what[3] if isinstance(what[3], list) else _pickling.unpickled(what[3], shelf)
-                errors = {index: _calls.error_of(worker or "", described, shelf) for index, described in what[4]}
+                results, failed = what
+                values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
+                errors = {index: _calls.error_of(worker or "", described, shelf) for index, described in failed}
                 self._measure(extra / count)
                 if errors and self._retry(chunk, values, errors):
                     return
             elif kind == "value":
                 values = [what]
             elif kind == "pickle":
-                values = [_pickling.unpickled(what[3], self._inside.definitions)]
+                values = [_pickling.unpickled(what, self._inside.definitions)]
             else:
                 error = self._inside.error_of(self._options, kind, what, worker or "", extra)
                 if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:

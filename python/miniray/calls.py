@@ -91,7 +91,7 @@ def register(worker: Any, name: Any, function: Any) -> None:
         raise TypeError(f"{_REGISTER}; the name is a str, not {_check.shown(name)}")
     if not callable(function):
         raise TypeError(f"{_REGISTER}, not {_check.shown(function)}")
-    _describe(worker, ["define", name], function, [])
+    _describe(worker, "define", name, function)
     worker.__dict__.setdefault("_registered", {})[name] = function  # for the process that may take its place
 
 
@@ -106,7 +106,7 @@ def register_again(worker: Any) -> None:
     """In a process that has taken the place of another."""
     _calls.start_anew(worker)
     for name, function in worker.__dict__.get("_registered", {}).items():
-        _describe(worker, ["define", name], function, [])
+        _describe(worker, "define", name, function)
 
 
 def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
@@ -117,9 +117,9 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
     if not isinstance(kind, str) and not callable(kind):
         raise TypeError(f"create takes a name and a class: create({name!r}, Class, ...), not {_check.shown(kind)}")
     if isinstance(kind, str):
-        _ask(worker, ["create", name, {"name": kind}, list(args), kwargs], 4, 6)
+        _calls.value_of(worker, worker._ask("create", [name, {"name": kind}, list(args), kwargs]))
     else:
-        _describe(worker, ["create", name], kind, [list(args), kwargs])
+        _describe(worker, "create", name, kind, list(args), kwargs)
     return RemoteObject(worker, name)
 
 
@@ -127,10 +127,10 @@ def forget(worker: Any, name: str) -> None:
     """``Worker.forget``."""
     _check.text("name", name, "a str, what a function or an object is called there")
     worker.__dict__.get("_registered", {}).pop(name, None)
-    _ask(worker, ["forget", name], 2, 3)
+    _calls.value_of(worker, worker._ask("forget", name))
 
 
-def _describe(worker: Any, begin: list[Any], function: Any, rest: list[Any]) -> None:
+def _describe(worker: Any, verb: str, name: str, function: Any, *rest: Any) -> None:
     """By name if the function can be imported there, by value if not."""
     definitions = _calls.definitions_of(worker)
     definition = definitions.of_function(function)
@@ -141,23 +141,10 @@ def _describe(worker: Any, begin: list[Any], function: Any, rest: list[Any]) -> 
         if definition.in_script:
             _calls.tell(worker, definition)
             described = {"number": definition.number}
-        reply = _reply_to(worker, [*begin, described, *rest], 4, 4 + len(rest))
-        if reply[1] != "unknown" or definition.by_value:
+        reply = worker._ask(verb, [name, described, *rest])
+        if reply[0] != "unknown" or definition.by_value:
             _calls.value_of(worker, reply)
             return
         definitions.to_value(definition)
         if "missing" in definition.described:
             raise _calls.error_in(worker.name, reply, definitions)
-
-
-def _ask(worker: Any, parts: list[Any], begin: int, end: int) -> Any:
-    return _calls.value_of(worker, _reply_to(worker, parts, begin, end))
-
-
-def _reply_to(worker: Any, parts: list[Any], begin: int, end: int) -> list[Any]:
-    number = worker._send_call([None, *parts], begin, max(end, begin + 1))
-    while True:
-        reply: list[Any] = worker._next_reply(None)
-        if reply[0] == number:
-            return reply
-        worker._settle(reply)

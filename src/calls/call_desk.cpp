@@ -16,19 +16,19 @@ void unsendable_argument(const std::string& function, const List& arguments, con
 }
 
 std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker) {
-  switch (reply.head.kind) {
-    case ReplyKind::value:
-    case ReplyKind::values:
+  switch (reply.verb) {
+    case ReplyVerb::value:
+    case ReplyVerb::values:
       return {};
-    case ReplyKind::dropped:
+    case ReplyVerb::dropped:
       return std::make_exception_ptr(Cancelled("the call of " + function + " was dropped by " + worker));
-    case ReplyKind::error:
-    case ReplyKind::unknown: {
+    case ReplyVerb::error:
+    case ReplyVerb::unknown: {
       CallFailure& failure = reply.failure;
       return std::make_exception_ptr(CallError(function, worker, std::move(failure.type), std::move(failure.message),
                                                std::move(failure.traceback)));
     }
-    case ReplyKind::pickle:
+    case ReplyVerb::pickle:
       break;
   }
   return std::make_exception_ptr(
@@ -43,17 +43,18 @@ Worker& CallDesk::worker() const {
   return *worker_;
 }
 
-void CallDesk::begin(const std::shared_ptr<PendingCall>& call, const Value& body) {
+void CallDesk::begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body) {
+  const std::int64_t number = ++last_number_;
   try {
-    worker().send(call_message(body, worker().channel().codec()));
+    worker().send(call_message(verb, body, number, worker().channel().codec()));
   } catch (const Unsendable&) {
     throw;
   } catch (const Error&) {
     take_replies();  // if the worker is gone, what it said before still counts, and the rest must hear of it
     throw;
   }
-  call->number = body.at(0).integer();
-  under_way_.emplace(call->number, call);
+  call->number = number;
+  under_way_.emplace(number, call);
 }
 
 // True if something came. What ends the worker ends all its calls; anything else is for who waits.
@@ -95,9 +96,9 @@ void CallDesk::settle(const Message& message) {
   const std::string& name = worker().name();
   if (message.kind != Message::Kind::reply) throw ProtocolError(name + " made a call, and nobody answers calls here");
   CallReply reply = parse_reply(message);
-  const auto found = under_way_.find(reply.head.number);
+  const auto found = under_way_.find(message.head.number);
   if (found == under_way_.end())
-    throw ProtocolError(name + " answered the call " + std::to_string(reply.head.number) +
+    throw ProtocolError(name + " answered the call " + std::to_string(message.head.number) +
                         ", which was not made here. Does the worker have two Callers?");
   const std::shared_ptr<PendingCall> call = std::move(found->second);
   under_way_.erase(found);

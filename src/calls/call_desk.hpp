@@ -41,9 +41,8 @@ class CallDesk {
   explicit CallDesk(Worker& worker) : worker_(&worker) {}
 
   [[nodiscard]] Worker& worker() const;
-  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
   /// Sends it. Nothing is under way if that throws.
-  void begin(const std::shared_ptr<PendingCall>& call, const Value& body);
+  void begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body);
   /// Until this call is done; false when the deadline has passed.
   bool wait(const PendingCall& call, const Deadline& deadline);
   /// What is there; never waits. The end of the worker ends the calls that have no reply, and is no error here.

@@ -1,247 +1,36 @@
 #include "calls/call_server.hpp"
 
-#include <algorithm>
-#include <cstdlib>
-#include <exception>
-
 #include "base/clock.hpp"
-#include "base/error_text.hpp"
-#include "miniray/calls.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
-namespace {
 
-CallFailure failure_now() {
+OwedReply::OwedReply(Channel& channel, std::int64_t number)
+    : channel_(&channel), number_(number), begun_ns_(now_ns()) {}
+
+void OwedReply::send(Message& reply) const {
+  if (!is_wanted()) return;
+  reply.head.number = number_;
+  reply.head.time_ns = now_ns() - begun_ns_;
   try {
-    throw;
-  } catch (const std::exception& error) {
-    return {type_name(error), error.what(), ""};
-  } catch (...) {
-    return {"an exception", "it does not derive from std::exception", ""};
-  }
-}
-
-template <class Names>
-std::string joined(const Names& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + std::string(name);
-  return text.empty() ? "none" : text;
-}
-
-bool is_pickle(const Value& value) { return value.kind() == Value::Kind::map && value.find("pickle") != nullptr; }
-
-const List& arguments_in(const CallOrder& order, const std::string& name) {
-  if (is_pickle(order.arguments))
-    throw UsageError(name + " is C++, and what it was given can only be read by Python: pass plain data (numbers, " +
-                     "strings, bytes, lists, dicts, arrays)");
-  if (order.arguments.kind() != Value::Kind::list)
-    throw UsageError("the arguments of a call are a list, not " + order.arguments.text());
-  return order.arguments.list();
-}
-
-void require_no_keywords(const CallOrder& order, const std::string& name) {
-  if (order.keywords.is_null()) return;
-  if (order.keywords.kind() != Value::Kind::map)
-    throw UsageError("the keyword arguments of a call are a map, not " + order.keywords.text());
-  if (!order.keywords.map().empty()) throw UsageError(name + " takes no keyword arguments");
-}
-
-const std::string& class_name_in(const Value& function) {
-  if (function.kind() == Value::Kind::string) return function.string();
-  const Value* const name = function.kind() == Value::Kind::map ? function.find("name") : nullptr;
-  if (name == nullptr || name->kind() != Value::Kind::string)
-    throw UsageError(
-        "a C++ worker cannot take a class by value: register it there with registry().add_class, and "
-        "say its name");
-  return name->string();
-}
-
-std::string unsendable_result(const Error& error) { return "the result cannot be sent: " + std::string(error.what()); }
-
-// Results that cannot be sent become failures of their own, so that the others arrive.
-Value with_unsendable_as_failures(Value reply) {
-  List& parts = reply.list();
-  List& failures = parts[4].list();
-  for (std::size_t i = 0; i < parts[3].list().size(); ++i) {
-    try {
-      (void)encode(parts[3].list()[i]);
-    } catch (const Unsendable& error) {
-      parts[3].list()[i] = Value();
-      const Value failed = error_body(0, {"miniray::Unsendable", unsendable_result(error), ""}, 0);
-      failures.push_back(Value::list({i, failed.at(3)}));
-    }
-  }
-  std::ranges::sort(failures, {}, [](const Value& failed) { return failed.at(0).integer(); });
-  return reply;
-}
-
-void send_error(Channel& channel, std::int64_t number, const CallFailure& failure, std::int64_t ns) {
-  const Value body = error_body(number, failure, ns);
-  channel.send(reply_message(body, channel.codec()));
-}
-
-// The stream is still in step if a reply cannot be sent, and the caller is owed one.
-void send_reply(Channel& channel, std::int64_t number, Value reply, std::int64_t begun_ns) {
-  const bool many = reply.at(1) == "values";
-  try {
-    try {
-      return channel.send(reply_message(reply, channel.codec()));
-    } catch (const Unsendable&) {
-      if (!many) (void)encode(reply.at(3));  // says where in the result it is, if it is not the depth of it all
-      if (!many) throw;
-    }
-    const Value rest = with_unsendable_as_failures(std::move(reply));
-    channel.send(reply_message(rest, channel.codec()));
-  } catch (const Unsendable& error) {
-    send_error(channel, number, {"miniray::Unsendable", unsendable_result(error), ""}, now_ns() - begun_ns);
+    channel_->send(reply);
   } catch (const MessageTooLarge& error) {
-    send_error(channel, number, {"miniray::MessageTooLarge", unsendable_result(error), ""}, now_ns() - begun_ns);
+    send_error({"miniray::MessageTooLarge", "the result cannot be sent: " + std::string(error.what()), ""});
   }
 }
 
-}  // namespace
-
-void CallServer::answer(Channel& channel, const Message& call) {
-  Value body = decode(call);
-  const std::int64_t number = call_number(body);
-  if (number != 0 && channel.was_dropped(number))
-    return channel.send(reply_message(dropped_body(number), channel.codec()));
-  const std::int64_t begun_ns = now_ns();
-  Value reply;
-  try {
-    const CallOrder order = parse_call(std::move(body));
-    if (order.lease_ns != 0 && begun_ns > order.lease_ns)  // a pool has taken it back, or will
-      return channel.send(reply_message(dropped_body(number), channel.codec()));
-    reply = carry_out(order, begun_ns);
-  } catch (...) {
-    const CallFailure failure = failure_now();
-    if (number != 0) send_error(channel, number, failure, now_ns() - begun_ns);
-    return;
-  }
-  if (number != 0) send_reply(channel, number, std::move(reply), begun_ns);
+void OwedReply::send_error(const CallFailure& failure) const {
+  const Value body = error_body(failure);
+  Message reply = reply_message(ReplyVerb::error, body, codec());
+  send(reply);
 }
 
-Value CallServer::carry_out(const CallOrder& order, std::int64_t begun_ns) {
-  Value result;
-  switch (order.kind) {
-    case CallOrder::Kind::call: {
-      const std::string& name = name_in(order);
-      const List& arguments = arguments_in(order, name);
-      require_no_keywords(order, name);
-      result = call(name, arguments);
-      break;
-    }
-    case CallOrder::Kind::map:
-      return map(order, begun_ns);
-    case CallOrder::Kind::create:
-      create(order);
-      break;
-    case CallOrder::Kind::forget:
-      forget(name_in(order));
-      break;
-    case CallOrder::Kind::environment:
-      for (const auto& [variable, value] : order.name.map())
-        setenv(variable.string().c_str(), value.string().c_str(), 1);
-      break;
-    case CallOrder::Kind::define:
-      define(order);
-      break;
-  }
-  return value_body(order.number, std::move(result), now_ns() - begun_ns);
-}
-
-// Pools call functions by number. What the name means is seen when the function is called, by who waits for a reply.
-void CallServer::define(const CallOrder& order) {
-  const Value* const name = order.function.kind() == Value::Kind::map ? order.function.find("name") : nullptr;
-  if (order.name.kind() == Value::Kind::integer && name != nullptr && name->kind() == Value::Kind::string) {
-    numbers_.insert_or_assign(order.name.integer(), name->string());
-    return;
-  }
-  refuse_function();
-}
-
-void CallServer::refuse_function() const {
-  throw UsageError(
-      "a C++ worker cannot take a function from its caller. Call one that its program registered, by its name: " +
-      joined(functions_.names()));
-}
-
-const std::string& CallServer::name_in(const CallOrder& order) const {
-  if (order.name.kind() == Value::Kind::string) return order.name.string();
-  const auto known = numbers_.find(order.name.integer());
-  if (known == numbers_.end()) refuse_function();
-  return known->second;
-}
-
-Value CallServer::call(std::string_view name, const List& arguments) const {
-  if (functions_.has_function(name)) return functions_.function(name)(name, arguments);
-  const std::size_t dot = name.rfind('.');
-  const std::string_view object_name = name.substr(0, dot);
-  const auto object = objects_.find(object_name);
-  if (object == objects_.end()) no_such_function(name, dot == std::string_view::npos ? "" : object_name);
-  const auto& methods = object->second.of->methods;
-  const auto method = dot == std::string_view::npos ? methods.end() : methods.find(name.substr(dot + 1));
-  if (method == methods.end()) {
-    std::string known;
-    for (const auto& entry : methods) known += (known.empty() ? "" : ", ") + entry.first;
-    throw UsageError("the object " + std::string(object_name) + " has no method of that name: " + Value(name).text() +
-                     "; it has " + (known.empty() ? "none" : known));
-  }
-  return method->second(object->second.object.get(), name, arguments);
-}
-
-Value CallServer::map(const CallOrder& order, std::int64_t begun_ns) const {
-  const std::string& name = name_in(order);
-  const List& items = arguments_in(order, name);
-  List values(items.size());
-  std::vector<std::pair<std::size_t, CallFailure>> failures;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    try {
-      values[i] = call(name, order.star ? items[i].list() : List(1, items[i]));
-    } catch (...) {
-      failures.emplace_back(i, failure_now());
-    }
-  }
-  return values_body(order.number, std::move(values), failures, now_ns() - begun_ns);
-}
-
-void CallServer::create(const CallOrder& order) {
-  const std::string& name = name_in(order);
-  const std::string& class_name = class_name_in(order.function);
-  const CallableClass& of = functions_.object_class(class_name);
-  const List& arguments = arguments_in(order, class_name);
-  require_no_keywords(order, class_name);
-  objects_.insert_or_assign(name, Object{of.construct(class_name, arguments), &of});
-}
-
-void CallServer::forget(const std::string& name) {
-  if (objects_.erase(name) == 0)
-    throw UsageError("there is no object " + Value(name).text() + " here; there are: " + object_names());
-}
-
-std::string CallServer::object_names() const {
-  std::vector<std::string> names;
-  for (const auto& entry : objects_) names.push_back(entry.first);
-  return joined(names);
-}
-
-void CallServer::no_such_function(std::string_view name, std::string_view object) const {
-  if (object.empty()) (void)functions_.function(name);
-  throw UsageError("there is no function " + Value(name).text() + " here, and no object " + Value(object).text() +
-                   "; registered: " + joined(functions_.names()) + "; objects: " + object_names());
-}
-
-void answer_calls(Handle& handle, Registry& functions) {
-  auto server = std::make_shared<CallServer>(functions);
-  handle.set_call_server([server](Handle& called, const Message& call) { server->answer(called.channel(), call); });
-}
-
-void serve_calls(Handle& handle) {
-  answer_calls(handle);
-  const Value message = handle.recv();  // throws when the coordinator has closed
-  throw UsageError("serve_calls only answers calls, and was sent a message: " + message.text() +
-                   ". Write a work function that calls answer_calls(handle) and takes messages with handle.recv()");
+void answer_call(Channel& channel, const Message& call, Callee& callee) {
+  const OwedReply reply(channel, call.head.number);
+  const bool too_late = call.head.time_ns != 0 && now_ns() > call.head.time_ns;  // a pool has taken it back, or will
+  if (!too_late && !(reply.is_wanted() && channel.was_dropped(call.head.number))) return callee.carry_out(call, reply);
+  Message dropped = reply_message(ReplyVerb::dropped, Value(), channel.codec());
+  reply.send(dropped);
 }
 
 }  // namespace miniray

@@ -1,45 +1,44 @@
-// Answers the calls that come to a worker: finds the function, calls it, and replies with what came of it.
+// What a worker does with a call, in whichever language the function is: it may have been taken back, or come to its
+// turn too late; else a callee carries it out, and one reply goes out.
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
-#include <string_view>
 
 #include "calls/call_format.hpp"
-#include "miniray/handle.hpp"
-#include "miniray/registry.hpp"
+#include "miniray/channel.hpp"
 
 namespace miniray {
 
-class CallServer {
+/// The reply that the caller of one call waits for. It refers to the channel.
+class OwedReply {
  public:
-  explicit CallServer(const Registry& functions) : functions_(functions) {}
+  /// From now on the call runs.
+  OwedReply(Channel& channel, std::int64_t number);
 
-  /// Whatever the call does, one reply goes out, unless its number is 0. ProtocolError if it has no number.
-  void answer(Channel& channel, const Message& call);
+  /// False if nobody waits for it.
+  [[nodiscard]] bool is_wanted() const { return number_ != 0; }
+  [[nodiscard]] Codec codec() const { return channel_->codec(); }
+  /// Sends it with the call's number and the time that has passed. Once. A reply that is larger than a message may be
+  /// becomes an error that says so: the stream is still in step, and the caller is owed something.
+  void send(Message& reply) const;
+  void send_error(const CallFailure& failure) const;
 
  private:
-  struct Object {
-    std::shared_ptr<void> object;
-    const CallableClass* of;
-  };
-
-  Value carry_out(const CallOrder& order, std::int64_t begun_ns);
-  Value call(std::string_view name, const List& arguments) const;
-  Value map(const CallOrder& order, std::int64_t begun_ns) const;
-  void define(const CallOrder& order);
-  [[nodiscard]] const std::string& name_in(const CallOrder& order) const;
-  [[noreturn]] void refuse_function() const;
-  void create(const CallOrder& order);
-  void forget(const std::string& name);
-  [[noreturn]] void no_such_function(std::string_view name, std::string_view object) const;
-  [[nodiscard]] std::string object_names() const;
-
-  const Registry& functions_;
-  std::map<std::string, Object, std::less<>> objects_;
-  std::map<std::int64_t, std::string> numbers_;  // of functions, as a pool calls them
+  Channel* channel_;
+  std::int64_t number_, begun_ns_;
 };
+
+/// Runs calls, in one of the languages.
+class Callee {
+ public:
+  Callee() = default;
+  Callee(const Callee&) = delete;
+  Callee& operator=(const Callee&) = delete;
+  virtual ~Callee() = default;
+  /// Sends one reply if it is wanted, whatever the call does: now or, if the call goes on, later.
+  virtual void carry_out(const Message& call, const OwedReply& reply) = 0;
+};
+
+void answer_call(Channel& channel, const Message& call, Callee& callee);
 
 }  // namespace miniray

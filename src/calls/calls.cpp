@@ -7,11 +7,11 @@
 namespace miniray {
 namespace {
 
-std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, const Value& body,
-                                        std::size_t arguments_at) {
+std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, CallVerb verb,
+                                        const Value& body, std::size_t arguments_at) {
   auto call = std::make_shared<PendingCall>(desk, std::move(function));
   try {
-    desk->begin(call, body);
+    desk->begin(call, verb, body);
   } catch (const Unsendable& error) {
     unsendable_argument(call->function, body.at(arguments_at).list(), error);
   }
@@ -111,20 +111,19 @@ Caller::~Caller() {
 }
 
 std::shared_ptr<PendingCall> Caller::begin(std::string_view function, List arguments, Value keywords) {
-  const Value body = call_body(desk_->next_number(), function, std::move(arguments), std::move(keywords));
-  return begin_call(desk_, std::string(function), body, 3);
+  const Value body = call_body(function, std::move(arguments), std::move(keywords));
+  return begin_call(desk_, std::string(function), CallVerb::call, body, 1);
 }
 
 std::shared_ptr<PendingCall> Caller::begin_create(std::string_view name, std::string_view class_name, List arguments,
                                                   Value keywords) {
-  const Value body =
-      create_body(desk_->next_number(), name, function_named(class_name), std::move(arguments), std::move(keywords));
-  return begin_call(desk_, std::string(class_name), body, 4);
+  const Value body = create_body(name, function_named(class_name), std::move(arguments), std::move(keywords));
+  return begin_call(desk_, std::string(class_name), CallVerb::create, body, 2);
 }
 
 void Caller::forget(std::string_view name) {
   auto call = std::make_shared<PendingCall>(desk_, "forget " + std::string(name));
-  desk_->begin(call, forget_body(desk_->next_number(), name));
+  desk_->begin(call, CallVerb::forget, Value(name));
   CallFuture<void>(std::move(call)).get();
 }
 

@@ -72,9 +72,11 @@ std::string message_of_error(Call call, const char* type = "miniray::UsageError"
 }
 
 // A call in its own words, for what a Caller does not say.
-Value reply_to(Worker& worker, const Value& body) {
-  worker.send(call_message(body, Codec::msgpack));
-  return worker.recv({.timeout_s = 10, .lane = Lane::calls});
+CallReply reply_to(Worker& worker, CallVerb verb, const Value& body) {
+  worker.send(call_message(verb, body, 1));
+  const Message reply = worker.receive({.timeout_s = 10, .lane = Lane::calls});
+  CHECK(reply.head.number == 1);
+  return parse_reply(reply);
 }
 
 }  // namespace
@@ -340,39 +342,44 @@ TEST_CASE("a Caller that goes gives up its calls") {
 
 TEST_CASE("calls in the format's own words") {
   Worker worker(serve);
-  const Value values = reply_to(worker, map_body(1, "half", {2, 3, 4, "x"}));
-  CHECK(values.at(1) == "values");
-  CHECK(values.at(3) == Value::list({1, nullptr, 2, nullptr}));
-  CHECK(values.at(4).at(0).at(0) == Value(1));
-  CHECK(values.at(4).at(0).at(1)["type"] == "miniray::Unsendable");
-  CHECK(values.at(4).at(1).at(0) == Value(3));
-  CHECK(values.at(4).at(1).at(1)["message"] == "half takes (int), and argument 1 is a string: \"x\"");
-  CHECK(values.at(2).integer() > 0);
-  const auto refused = [&](const Value& body) {
-    const Value reply = reply_to(worker, body);
-    CHECK(reply.at(1) == "error");
-    return reply.at(3)["message"].string();
+  const CallReply values = reply_to(worker, CallVerb::map, map_body("half", {2, 3, 4, "x"}));
+  CHECK(values.verb == ReplyVerb::values);
+  CHECK(values.value == Value::list({1, nullptr, 2, nullptr}));
+  REQUIRE(values.failures.size() == 2);
+  CHECK(values.failures[0].first == 1);
+  CHECK(values.failures[0].second.type == "miniray::Unsendable");
+  CHECK(values.failures[1].first == 3);
+  CHECK(values.failures[1].second.message == "half takes (int), and argument 1 is a string: \"x\"");
+  CHECK(values.ns > 0);
+  const auto refused = [&](CallVerb verb, const Value& body) {
+    const CallReply reply = reply_to(worker, verb, body);
+    CHECK(reply.verb == ReplyVerb::error);
+    return reply.failure.message;
   };
-  CHECK(refused(Value::list({2, "define", "f", {{"name", "math.sqrt"}}}))
+  const Value none = List();
+  CHECK(refused(CallVerb::define, Value::list({"f", {{"name", "math.sqrt"}}}))
             .starts_with("a C++ worker cannot take a function from its caller"));
-  CHECK(refused(Value::list({3, "create", "c", {{"name", nullptr}}, Value(List()), nullptr}))
+  CHECK(refused(CallVerb::create, Value::list({"c", {{"name", nullptr}}, none, nullptr}))
             .starts_with("a C++ worker cannot take a class by value"));
-  CHECK(refused(Value::list({4, "call", "echo", {{"pickle", Bytes{"x"}}, {"buffers", Value(List())}}, nullptr}))
+  CHECK(refused(CallVerb::call, Value::list({"echo", {{"pickle", Bytes{"x"}}, {"buffers", none}}, nullptr}))
             .starts_with("echo is C++, and what it was given can only be read by Python"));
-  CHECK(refused(Value::list({5, "call", 7, Value(List()), nullptr}))
+  CHECK(refused(CallVerb::call, Value::list({7, none, nullptr}))
             .starts_with("a C++ worker cannot take a function from its caller"));
-  CHECK(reply_to(worker, Value::list({10, "define", 7, {{"name", "echo"}, {"check", 0}}})).at(1) == "value");
-  CHECK(reply_to(worker, Value::list({11, "call", 7, Value::list({3}), nullptr})).at(3) == Value(3));
-  CHECK(refused(Value::list({12, "define", 8, {{"pickle", Bytes{"x"}}}}))
+  CHECK(reply_to(worker, CallVerb::define, Value::list({7, {{"name", "echo"}, {"check", 0}}})).verb ==
+        ReplyVerb::value);
+  CHECK(reply_to(worker, CallVerb::call, Value::list({7, Value::list({3}), nullptr})).value == Value(3));
+  CHECK(refused(CallVerb::define, Value::list({8, {{"pickle", Bytes{"x"}}}}))
             .starts_with("a C++ worker cannot take a function from its caller"));
-  CHECK(refused(Value::list({6, "call", "echo"})) == "this is no call: [6, \"call\", \"echo\"]");
-  CHECK(refused(Value::list({7, "call", "echo", 1, nullptr})) == "the arguments of a call are a list, not 1");
-  CHECK(refused(Value::list({8, "call", "echo", Value(List()), 1})) ==
-        "the keyword arguments of a call are a map, not 1");
-  worker.send(call_message(call_body(0, "echo", {1}), Codec::msgpack));
-  CHECK(reply_to(worker, call_body(9, "echo", {2})).at(3) == Value(2));
-  worker.send(call_message(Value("nonsense"), Codec::msgpack));
-  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("a call without a number"), WorkerError);
+  CHECK(refused(CallVerb::call, Value::list({"echo"})) == "this is no call: [\"echo\"]");
+  CHECK(refused(CallVerb::call, Value("nonsense")) == "this is no call: \"nonsense\"");
+  CHECK(refused(CallVerb::environment, Value(1)) == "this is no call: 1");
+  CHECK(refused(static_cast<CallVerb>(6), Value(1)) == "there is no call with the verb 6: 1");
+  CHECK(refused(CallVerb::call, Value::list({"echo", 1, nullptr})) == "the arguments of a call are a list, not 1");
+  CHECK(refused(CallVerb::call, Value::list({"echo", none, 1})) == "the keyword arguments of a call are a map, not 1");
+  CHECK(refused(CallVerb::call, Value::list({"echo", none, nullptr, 1000})) ==
+        "a C++ worker cannot limit a task's memory: submit it without memory_bytes");
+  worker.send(call_message(CallVerb::call, call_body("echo", {1})));  // nobody waits for a reply
+  CHECK(reply_to(worker, CallVerb::call, call_body("echo", {2})).value == Value(2));
 }
 
 }  // namespace miniray

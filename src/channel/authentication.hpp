@@ -37,7 +37,7 @@ std::string to_hex(std::span<const unsigned char> bytes);
 /// SHA-256, in hexadecimal digits.
 std::string content_hash(std::string_view content);
 
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 /// Why a hello is answered with no.
 enum class Refusal : std::uint32_t { none = 0, other_version = 1, wrong_key = 2, too_many = 3 };

@@ -16,12 +16,6 @@ std::uint32_t slot_number(const Frame& frame) {
   return number;
 }
 
-std::int64_t number_in(const Message& drop) {
-  const Value number = decode(drop);
-  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer sent a number that is none");
-  return number.integer();
-}
-
 }  // namespace
 
 // After what cannot be made sense of, nothing later can be trusted either.
@@ -124,15 +118,15 @@ bool Channel::State::spin() {
 }
 
 void Channel::State::absorb(Frame frame) {
-  if (frame.head.kind == FrameKind::share) {
+  if (frame.head.kind == Message::Kind::share) {
     if (arrived_descriptors_.empty()) throw ProtocolError("the peer announced shared memory without a descriptor");
     slots_in_.share(slot_number(frame), std::move(arrived_descriptors_.front()));
     arrived_descriptors_.erase(arrived_descriptors_.begin());
     return;
   }
-  if (frame.head.kind == FrameKind::unshare) return slots_in_.unshare(slot_number(frame));
-  if (frame.head.kind == FrameKind::bell) return;
-  if (frame.head.kind == FrameKind::ring) {
+  if (frame.head.kind == Message::Kind::unshare) return slots_in_.unshare(slot_number(frame));
+  if (frame.head.kind == Message::Kind::bell) return;
+  if (frame.head.kind == Message::Kind::ring) {
     if (arrived_descriptors_.empty() || ring_in_) throw ProtocolError("the peer announced a ring that it did not send");
     ring_in_.emplace(std::move(arrived_descriptors_.front()));
     arrived_descriptors_.erase(arrived_descriptors_.begin());
@@ -141,7 +135,8 @@ void Channel::State::absorb(Frame frame) {
 
   if (discards_) return;
   Message message;
-  message.kind = static_cast<Message::Kind>(frame.head.kind);
+  message.kind = frame.head.kind;
+  message.head = frame.call;
   message.codec = frame.head.codec;
   message.body = std::move(frame.body);
   message.buffers = std::move(frame.buffers);
@@ -150,13 +145,13 @@ void Channel::State::absorb(Frame frame) {
     if (entry.place != BufferEntry::in_stream) message.buffers[i] = buffer_at(entry);
   }
   if (message.kind == Message::Kind::drop) {
-    dropped_.insert(number_in(message));
+    dropped_.insert(message.head.number);
   } else if (message.kind == Message::Kind::keep) {
     if (message.buffers.size() != 1) throw ProtocolError("the peer wants something kept that is not one buffer");
     const Buffer kept = std::exchange(message.buffers, {}).front();
-    kept_.keep(static_cast<std::uint64_t>(number_in(message)), kept.bytes());
+    kept_.keep(static_cast<std::uint64_t>(message.head.number), kept.bytes());
   } else if (message.kind == Message::Kind::forget) {
-    kept_.forget(static_cast<std::uint64_t>(number_in(message)));
+    kept_.forget(static_cast<std::uint64_t>(message.head.number));
   } else {
     inbox_.add(std::move(message));
   }

@@ -12,11 +12,11 @@ namespace {
 constexpr std::size_t copied_body_bytes_max = 4 * limits::kib;
 
 // A frame about shared memory has the slot's number for its body.
-void append_slot_frame(std::string& out, FrameKind kind, std::uint32_t number) {
+void append_slot_frame(std::string& out, Message::Kind kind, std::uint32_t number) {
   FrameHead head;
   head.kind = kind;
   head.body_bytes = sizeof(number);
-  append_frame_prefix(out, head, {});
+  append_frame_prefix(out, head, {}, {});
   out.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
@@ -168,9 +168,9 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
     if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
       entry.place = slots_out_.place(buffer.bytes(), placement.shared, unshared);
   }
-  for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, FrameKind::unshare, number);
+  for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, Message::Kind::unshare, number);
   for (const SlotWriter::Shared& slot : placement.shared)
-    append_slot_frame(placement.announcement, FrameKind::share, slot.number);
+    append_slot_frame(placement.announcement, Message::Kind::share, slot.number);
   return placement;
 }
 
@@ -190,7 +190,7 @@ void Channel::State::share_ring(Patience patience) {
   std::optional<std::pair<RingWriter, Fd>> made = RingWriter::make();
   if (!made) return;
   std::string announcement;
-  append_frame_prefix(announcement, {.kind = FrameKind::ring}, {});
+  append_frame_prefix(announcement, {.kind = Message::Kind::ring}, {}, {});
   Outgoing outgoing;
   outgoing.append(announcement.data(), announcement.size());
   outgoing.descriptors.push_back(made->second.get());
@@ -223,7 +223,7 @@ bool Channel::State::send_through_ring(const Placement& placement, const Outgoin
 
 void Channel::State::ring_bell() {
   std::string bell;
-  append_frame_prefix(bell, {.kind = FrameKind::bell}, {});
+  append_frame_prefix(bell, {.kind = Message::Kind::bell}, {}, {});
   const iovec piece{bell.data(), bell.size()};
   system::Transfer transfer{};
   do {
@@ -248,12 +248,12 @@ bool Channel::State::send(const Message& message, Patience patience) {
   if (small && small_frames_++ == limits::ring_after_frames) share_ring(patience);
   Placement placement = place_buffers(message);
   FrameHead head;
-  head.kind = static_cast<FrameKind>(message.kind);
+  head.kind = message.kind;
   head.codec = message.codec;
   head.buffer_count = static_cast<std::uint32_t>(placement.entries.size());
   head.body_bytes = message.body.size();
   prefix_ = placement.announcement;
-  append_frame_prefix(prefix_, head, placement.entries);
+  append_frame_prefix(prefix_, head, message.head, placement.entries);
   const bool one_piece = message.body.size() <= copied_body_bytes_max;
   if (one_piece) prefix_ += message.body;
   Outgoing outgoing;

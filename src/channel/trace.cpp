@@ -45,6 +45,11 @@ const char* kind_text(Message::Kind kind) {
       return R"(, "kind": "keep")";
     case Message::Kind::forget:
       return R"(, "kind": "forget")";
+    case Message::Kind::share:
+    case Message::Kind::unshare:
+    case Message::Kind::ring:
+    case Message::Kind::bell:
+      break;  // no messages
   }
   return "";
 }
@@ -68,7 +73,8 @@ void trace(Direction direction, const std::string& peer, const Message& message,
   append_json_string(line, peer);
   line += ", \"bytes\": " + std::to_string(message.size());
   line += kind_text(message.kind);
-  if (message.kind != Message::Kind::end) line += R"(, "body": )" + text_of(message.codec, message.body);
+  if (has_call_head(message.kind)) line += R"(, "number": )" + std::to_string(message.head.number);
+  if (!message.body.empty()) line += R"(, "body": )" + text_of(message.codec, message.body);
   line += "}\n";
   [[maybe_unused]] const ssize_t written = write(trace_descriptor(), line.data(), line.size());  // one line, one write
 }

@@ -75,7 +75,7 @@ void TaskEngine::prepare(Member& member) {
 void TaskEngine::prepared(Member& member, const Message& reply) {
   member.preparing_call = 0;
   const CallReply said = parse_reply(reply);
-  if (said.head.kind == ReplyKind::unknown) {
+  if (said.verb == ReplyVerb::unknown) {
     Task task = *options_.initializer;
     task.definitions_given = member.preparing_since;
     std::int64_t waits_for = 0;
@@ -84,7 +84,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
       return;  // else defined() does
     }
   }
-  if (said.head.kind == ReplyKind::error || said.head.kind == ReplyKind::unknown) {
+  if (said.verb == ReplyVerb::error || said.verb == ReplyVerb::unknown) {
     const std::string what = said.failure.type + ": " + said.failure.message;
     event("initializer_failed", &member, what);
     member.state = Member::State::ending;
@@ -248,21 +248,22 @@ bool TaskEngine::hear(Members::iterator member) {
 }
 
 void TaskEngine::heard(Member& member, Message reply) {
-  const ReplyHead head = parse_reply_head(reply);
-  if (member.preparing_call != 0 && head.number == member.preparing_call) return prepared(member, reply);
-  if (head.kind == ReplyKind::dropped && member.was_taken_back(head.number)) return;
+  const ReplyVerb verb = reply_verb(reply);
+  const std::int64_t number = reply.head.number;
+  if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
+  if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
   CallReply said;
-  if (head.kind == ReplyKind::unknown) said = parse_reply(reply);  // which may throw: before the task is taken
-  std::optional<Task> task = member.take(head.number);
+  if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // which may throw: before the task is taken
+  std::optional<Task> task = member.take(number);
   if (member.task_count() == 0) release(member);
-  if (!task || head.number == member.condemned) return;  // its outcome is known already
-  if (head.kind == ReplyKind::dropped) return put_back(std::move(*task));
-  if (std::int64_t waits_for = 0; head.kind == ReplyKind::unknown && ask_for_missing(member, *task, said, waits_for)) {
+  if (!task || number == member.condemned) return;  // its outcome is known already
+  if (verb == ReplyVerb::dropped) return put_back(std::move(*task));
+  if (std::int64_t waits_for = 0; verb == ReplyVerb::unknown && ask_for_missing(member, *task, said, waits_for)) {
     if (waits_for == 0) return put_back(std::move(*task));
     parked_[waits_for].push_back(std::move(*task));
     return;
   }
-  queue_.line_of(task->terms->demand).measured(head.ns);
+  queue_.line_of(task->terms->demand).measured(reply.head.time_ns);
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
 }
 

@@ -6,9 +6,8 @@
 namespace miniray {
 namespace {
 
-Value unknown_body(std::int64_t number, const List& missing) {
-  const Value text{{"type", "LookupError"}, {"message", "it is not there"}, {"traceback", ""}, {"missing", missing}};
-  return Value::list({number, "unknown", 1000, text});
+Value unknown_body(const List& missing) {
+  return {{"type", "LookupError"}, {"message", "it is not there"}, {"traceback", ""}, {"missing", missing}};
 }
 
 // Has nothing that is described by a name alone. A call returns the numbers of what the worker has, in the order in
@@ -17,13 +16,13 @@ void serve_what_was_defined(Handle& handle) {
   auto has = std::make_shared<List>();
   auto missing = std::make_shared<std::set<std::int64_t>>();
   handle.set_call_server([has, missing](Handle& called, const Message& call) {
-    const CallOrder order = parse_call(decode(call));
+    const CallOrder order = parse_call(call);
     const auto drop = [&] {
       missing->erase(order.name.integer());
       std::erase_if(*has, [&](const Value& number) { return number.integer() == order.name.integer(); });
     };
-    if (order.kind == CallOrder::Kind::forget) return drop();
-    if (order.kind == CallOrder::Kind::define) {
+    if (order.verb == CallVerb::forget) return drop();
+    if (order.verb == CallVerb::define) {
       drop();
       if (order.function.find("value") != nullptr)
         has->emplace_back(order.name.integer());
@@ -31,18 +30,17 @@ void serve_what_was_defined(Handle& handle) {
         missing->insert(order.name.integer());
       return;
     }
-    Value reply = value_body(order.number, *has, 1000);
-    if (!missing->empty()) reply = unknown_body(order.number, List(missing->begin(), missing->end()));
-    called.channel().send(reply_message(reply, Codec::msgpack));
+    Message reply = reply_message(ReplyVerb::value, *has);
+    if (!missing->empty())
+      reply = reply_message(ReplyVerb::unknown, unknown_body(List(missing->begin(), missing->end())));
+    send_quick(called.channel(), call, std::move(reply));
   });
   (void)handle.recv();
 }
 
 Message definition(std::int64_t number, bool by_value) {
   const Value described = by_value ? Value{{"value", true}} : Value{{"name", "somewhere.f"}};
-  Message made = encode(Value::list({0, "define", number, described}));
-  made.kind = Message::Kind::call;
-  return made;
+  return call_message(CallVerb::define, Value::list({number, described}));
 }
 
 std::shared_ptr<TaskFunction> function(std::int64_t number, bool by_value, std::string slot = {}) {
@@ -142,14 +140,13 @@ TEST_CASE("a worker that never has enough does not keep a task for ever") {
   scene.add_node(1);
   scene.add_worker([](Handle& handle) {
     handle.set_call_server([](Handle& called, const Message& call) {
-      const CallOrder order = parse_call(decode(call));
-      if (order.kind != CallOrder::Kind::call) return;
-      called.channel().send(reply_message(unknown_body(order.number, {99}), Codec::msgpack));
+      if (parse_call(call).verb != CallVerb::call) return;
+      send_quick(called.channel(), call, reply_message(ReplyVerb::unknown, unknown_body({99})));
     });
     (void)handle.recv();
   });
   scene.engine.submit(task_of(1, function(1, true)));
-  CHECK(parse_reply(scene.outcome(1).reply).head.kind == ReplyKind::unknown);
+  CHECK(parse_reply(scene.outcome(1).reply).verb == ReplyVerb::unknown);
 }
 
 }  // namespace miniray

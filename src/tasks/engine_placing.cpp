@@ -150,13 +150,9 @@ bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
     member.give(task, lease_ns);
     return true;
   } catch (const MessageTooLarge& error) {  // no worker could be sent it
-    const Value reply = error_body(task.number, {"miniray::MessageTooLarge", error.what(), ""}, 0);
-    finish({TaskOutcome::Kind::reply,
-            std::move(task),
-            reply_message(reply, Codec::msgpack),
-            member.worker().name(),
-            {},
-            {}});
+    Message reply = reply_message(ReplyVerb::error, error_body({"miniray::MessageTooLarge", error.what(), ""}));
+    reply.head.number = task.number;
+    finish({TaskOutcome::Kind::reply, std::move(task), std::move(reply), member.worker().name(), {}, {}});
   } catch (const Error&) {  // its end will be heard of; the task has not gone out
     member.state = Member::State::ending;
     member.ending_since_ns = now_ns();
@@ -181,11 +177,10 @@ bool TaskEngine::show_gpus(Member& member) {
     end_member(member, "it has had other GPUs than the next task shall have");
     return false;
   }
-  Message environment = encode(Value::list({0, "environment", Value{{"CUDA_VISIBLE_DEVICES", visible}}}));
-  environment.kind = Message::Kind::call;
   member.visible_gpus = visible;
   try {
-    (void)member.worker().send_some(environment);
+    const Value variables{{"CUDA_VISIBLE_DEVICES", visible}};
+    (void)member.worker().send_some(call_message(CallVerb::environment, variables));
   } catch (const Error&) {
     return false;
   }

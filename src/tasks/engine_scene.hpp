@@ -19,20 +19,29 @@ namespace {
 
 using Kind = TaskOutcome::Kind;
 
+/// A reply that says the call took a microsecond.
+inline void send_quick(Channel& channel, const Message& call, Message reply) {
+  reply.head.number = call.head.number;
+  reply.head.time_ns = 1000;
+  channel.send(reply);
+}
+
 inline void serve_as_if_quick(Handle& handle) {
   handle.set_call_server([](Handle& called, const Message& call) {
-    const CallOrder order = parse_call(decode(call));
-    if (order.kind == CallOrder::Kind::environment) {
+    const CallOrder order = parse_call(call);
+    if (order.verb == CallVerb::environment) {
       for (const auto& [name, value] : order.name.map()) setenv(name.string().c_str(), value.string().c_str(), 1);
       return;
     }
-    const bool late = order.lease_ns != 0 && now_ns() > order.lease_ns;
-    Value reply = dropped_body(order.number);
-    if (!late && !called.channel().was_dropped(order.number)) {
+    const bool late = call.head.time_ns != 0 && now_ns() > call.head.time_ns;
+    Message reply = reply_message(ReplyVerb::dropped, Value());
+    Value result;
+    if (!late && !called.channel().was_dropped(call.head.number)) {
       const std::string& name = order.name.string();
-      reply = value_body(order.number, registry().function(name)(name, order.arguments.list()), 1000);
+      result = registry().function(name)(name, order.arguments.list());
+      reply = reply_message(ReplyVerb::value, result);
     }
-    called.channel().send(reply_message(reply, Codec::msgpack));
+    send_quick(called.channel(), call, std::move(reply));
   });
   (void)handle.recv();
 }
@@ -42,7 +51,7 @@ inline WorkFunction serve_only(int count) {
   return [count](Handle& handle) {
     for (int i = 0; i < count; ++i) {
       const Message call = handle.channel().receive({.lane = Lane::calls});
-      handle.channel().send(reply_message(value_body(call_number(decode(call)), i, 1000), Codec::msgpack));
+      send_quick(handle.channel(), call, reply_message(ReplyVerb::value, Value(i)));
     }
   };
 }
@@ -77,10 +86,7 @@ class Scene {
     Task made;
     made.number = number;
     made.terms = std::make_shared<TaskTerms>(terms);
-    Value body = call_body(number, function, std::move(arguments));
-    body.list().emplace_back(nullptr);
-    body.list().emplace_back(some_lease);
-    made.call = call_message(body, Codec::msgpack);
+    made.call = call_message(CallVerb::call, call_body(function, std::move(arguments)), number);
     return made;
   }
 

@@ -52,17 +52,16 @@ void Member::introduce(const Task& task) {
 
 void Member::drop(std::int64_t function) {
   known_.erase(function);
-  Message forget = encode(Value::list({0, "forget", function}));
-  forget.kind = Message::Kind::call;
-  (void)worker_->send_some(forget);
+  (void)worker_->send_some(call_message(CallVerb::forget, Value(function)));
 }
 
 // Those that it has had for longest go; never so many that a task's own would.
 void Member::make_room(std::uint64_t bytes) {
   while (kept_bytes_ + bytes > limits::kept_bytes_max / 2 && !kept_order_.empty()) {
     const std::uint64_t oldest = kept_order_.front();
-    Message forget = encode(Value(oldest));
+    Message forget;
     forget.kind = Message::Kind::forget;
+    forget.head.number = static_cast<std::int64_t>(oldest);
     (void)worker_->send_some(forget);
     kept_bytes_ -= kept_[oldest];
     kept_.erase(oldest);
@@ -72,8 +71,9 @@ void Member::make_room(std::uint64_t bytes) {
 
 void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
   make_room(large.buffer.size);
-  Message keep = encode(Value(large.number));
+  Message keep;
   keep.kind = Message::Kind::keep;
+  keep.head.number = static_cast<std::int64_t>(large.number);
   keep.buffers.push_back(large.buffer);
   if (supplied_as != 0) keep.places.push_back(Message::supplied_place | supplied_as);
   (void)worker_->send_some(keep);
@@ -89,7 +89,7 @@ void Member::give(Task& task, std::int64_t lease_ns) {
   const std::int64_t now = now_ns();
   const bool waits = !tasks_.empty();
   lease_end_ns_ = waits ? now + lease_ns : lease_end_ns_;
-  set_lease(task.call, waits && shares_clock_ ? lease_end_ns_ : 0);
+  task.call.head.time_ns = waits && shares_clock_ ? lease_end_ns_ : 0;
   (void)worker_->send_some(task.call);
   if (!waits) running_since_ns_ = now;
   tasks_.push_back(std::move(task));

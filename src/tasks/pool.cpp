@@ -49,13 +49,11 @@ PoolView PoolView::with(const TaskOptions& options) const { return {*inside_, op
 
 std::shared_ptr<PendingTask> PoolView::begin(std::string_view function, List arguments, Value keywords) const {
   auto task = std::make_shared<PendingTask>(*inside_, std::string(function));
-  Value body = call_body(inside_->next_number(), function, std::move(arguments), std::move(keywords));
-  body.list().emplace_back(nullptr);  // no limit of memory
-  body.list().emplace_back(some_lease);
+  const Value body = call_body(function, std::move(arguments), std::move(keywords));
   try {
-    inside_->submit(task, body, terms_);
+    inside_->submit(task, CallVerb::call, body, terms_);
   } catch (const Unsendable& error) {
-    unsendable_argument(task->function, body.at(3).list(), error);
+    unsendable_argument(task->function, body.at(1).list(), error);
   }
   inside_->move_on(0.0);
   inside_->run_due();

@@ -110,12 +110,12 @@ void PoolInside::require_open() const {
   if (closed_) throw UsageError("the pool has been shut down, and takes no more tasks");
 }
 
-void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, const Value& body,
+void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
                         std::shared_ptr<const TaskTerms> terms) {
   require_open();
   Task task;
-  task.number = owner->number = body.at(0).integer();
-  task.call = call_message(body, Codec::msgpack);
+  task.number = owner->number = ++last_number_;
+  task.call = call_message(verb, body, task.number);
   own_buffers(task);
   task.terms = std::move(terms);
   under_way_.emplace(task.number, owner);

@@ -58,9 +58,9 @@ class PoolInside {
   /// UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
 
-  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
-  /// `body` is a call with a lease. Throws if it cannot be sent or the pool takes no tasks, and then nothing was done.
-  void submit(const std::shared_ptr<TaskOwner>& owner, const Value& body, std::shared_ptr<const TaskTerms> terms);
+  /// Throws if it cannot be sent or the pool takes no tasks, and then nothing was done.
+  void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
+              std::shared_ptr<const TaskTerms> terms);
   void cancel(std::int64_t number);
   [[nodiscard]] bool is_running(std::int64_t number) const { return engine_.is_running(number); }
   [[nodiscard]] std::size_t worker_count() const { return engine_.census().workers; }

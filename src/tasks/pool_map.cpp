@@ -80,13 +80,11 @@ class Mapping {
     auto chunk = std::make_shared<Chunk>(*this, first, count);
     const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(first);
     List items(begin, begin + static_cast<std::ptrdiff_t>(count));  // kept, should they have to go out again
-    Value body = map_body(inside_.next_number(), function_, std::move(items));
-    body.list().emplace_back(false);  // an item is one argument
-    body.list().emplace_back(some_lease);
+    const Value body = map_body(function_, std::move(items));
     try {
-      inside_.submit(chunk, body, terms_);
+      inside_.submit(chunk, CallVerb::map, body, terms_);
     } catch (const Unsendable& error) {
-      return unsendable(first, body.at(3).list(), error);
+      return unsendable(first, body.at(1).list(), error);
     }
     under_way_.push_back(std::move(chunk));
   }
@@ -118,11 +116,11 @@ class Mapping {
     if (failure) return fail(first, failure);
     if (!reply.failures.empty()) {
       CallReply of_item;
-      of_item.head.kind = ReplyKind::error;
+      of_item.verb = ReplyVerb::error;
       of_item.failure = std::move(reply.failures.front().second);
       return fail(first + reply.failures.front().first, failure_in(of_item, function_, worker));
     }
-    const double ns = static_cast<double>(reply.head.ns) / static_cast<double>(count);
+    const double ns = static_cast<double>(reply.ns) / static_cast<double>(count);
     mean_ns_ = std::max(1.0, mean_ns_ == 0 ? ns : mean_ns_ + chunk_weight * (ns - mean_ns_));
     std::ranges::move(reply.value.list(), items_.begin() + static_cast<std::ptrdiff_t>(first));
   }
@@ -139,10 +137,10 @@ class Mapping {
 
   std::exception_ptr wrong_reply(CallReply& reply, std::size_t count, const std::string& worker) const {
     if (reply.value.kind() == Value::Kind::map) {  // from Python
-      reply.head.kind = ReplyKind::pickle;
+      reply.verb = ReplyVerb::pickle;
       return failure_in(reply, function_, worker);
     }
-    const bool right = reply.head.kind == ReplyKind::values && reply.value.kind() == Value::Kind::list &&
+    const bool right = reply.verb == ReplyVerb::values && reply.value.kind() == Value::Kind::list &&
                        reply.value.list().size() == count &&
                        std::ranges::all_of(reply.failures, [&](const auto& failed) { return failed.first < count; });
     if (right) return {};

@@ -39,7 +39,7 @@ struct TaskTerms {
 
 struct Task {
   std::int64_t number = 0;  ///< also that of its call; never 0
-  Message call;             ///< its last 9 bytes are its lease, a MessagePack uint 64
+  Message call;
   std::shared_ptr<TaskFunction> function;
   std::shared_ptr<const TaskNeeds> needs = {};  ///< what a worker has to hear of first, in this order; null: nothing
   std::vector<std::shared_ptr<const LargeBuffer>> large = {};  ///< those of its buffers that have a place, in order
@@ -66,10 +66,5 @@ struct TaskOutcome {
   std::string text;                             ///< of timed_out and broken: what happened
   std::optional<DeathCertificate> certificate;  ///< of died
 };
-
-/// The call's lease: until when it may begin, in nanoseconds of the monotonic clock; 0: whenever.
-void set_lease(Message& call, std::int64_t until_ns);
-/// One that takes nine bytes at the end of an encoded call, for set_lease to write over.
-inline constexpr std::int64_t some_lease = INT64_MAX;
 
 }  // namespace miniray

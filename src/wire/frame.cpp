@@ -24,17 +24,29 @@ void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
                           std::to_string(limits::buffers_max));
 }
 
+CallHead checked(const FrameCallHead& said) {
+  if (said.unused != FrameCallHead{}.unused)
+    throw ProtocolError("the peer sent a call that is not one; does it speak another version of the protocol?");
+  return {said.number, said.time_ns, said.verb};
+}
+
 }  // namespace
 
 std::uint64_t Frame::stream_bytes() const {
-  std::uint64_t bytes = sizeof(FrameHead) + entries.size() * sizeof(BufferEntry) + body.size();
+  std::uint64_t bytes = sizeof(FrameHead) + (has_call_head(head.kind) ? sizeof(FrameCallHead) : 0) +
+                        entries.size() * sizeof(BufferEntry) + body.size();
   for (const BufferEntry& entry : entries) bytes += entry.place == BufferEntry::in_stream ? entry.bytes : 0;
   return bytes;
 }
 
-void append_frame_prefix(std::string& out, const FrameHead& head, std::span<const BufferEntry> entries) {
+void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead& call,
+                         std::span<const BufferEntry> entries) {
   MINIRAY_CHECK(head.buffer_count == entries.size(), head.buffer_count, entries.size());
   out.append(reinterpret_cast<const char*>(&head), sizeof(head));
+  if (has_call_head(head.kind)) {
+    const FrameCallHead said{call.number, call.time_ns, call.verb};
+    out.append(reinterpret_cast<const char*>(&said), sizeof(said));
+  }
   if (!entries.empty()) out.append(reinterpret_cast<const char*>(entries.data()), entries.size_bytes());
 }
 
@@ -48,6 +60,11 @@ Frame parse_frame(std::string_view bytes) {
   Frame frame;
   std::memcpy(&frame.head, take(sizeof(FrameHead)).data(), sizeof(FrameHead));
   check_head(frame.head, limits::message_bytes_max);
+  if (has_call_head(frame.head.kind)) {
+    FrameCallHead said;
+    std::memcpy(&said, take(sizeof(said)).data(), sizeof(said));
+    frame.call = checked(said);
+  }
   const std::string_view table = take(frame.head.buffer_count * sizeof(BufferEntry));
   frame.entries.resize(frame.head.buffer_count);
   if (!table.empty()) std::memcpy(frame.entries.data(), table.data(), table.size());
@@ -108,6 +125,8 @@ bool FrameReader::advance() {
   switch (state_) {
     case State::head:
       return read_head();
+    case State::call_head:
+      return read_call_head();
     case State::table:
       return read_table();
     case State::held:
@@ -136,6 +155,15 @@ bool FrameReader::read_head() {
   announced_ = frame_.head.body_bytes;
   filled_ = 0;
   buffer_ = 0;
+  state_ = has_call_head(frame_.head.kind) ? State::call_head : State::table;
+  return true;
+}
+
+bool FrameReader::read_call_head() {
+  FrameCallHead said;
+  if (staged() < sizeof(said)) return false;
+  take_staged(reinterpret_cast<std::byte*>(&said), sizeof(said));
+  frame_.call = checked(said);
   state_ = State::table;
   return true;
 }

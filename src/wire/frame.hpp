@@ -17,34 +17,26 @@
 
 namespace miniray {
 
-/// Besides Message::Kind: what two channels of one machine tell each other about shared memory (share, unshare, ring,
-/// bell).
-enum class FrameKind : std::uint8_t {
-  message = 0,
-  error = 1,
-  end = 2,
-  share = 3,
-  unshare = 4,
-  call = 5,
-  reply = 6,
-  drop = 7,
-  keep = 8,
-  forget = 9,
-  ring = 10,
-  bell = 11
-};
 inline constexpr std::uint8_t frame_kind_count = 12;
 inline constexpr std::array<char, 2> frame_magic{'M', 'R'};
 
 struct FrameHead {
   std::array<char, 2> magic = frame_magic;
-  FrameKind kind = FrameKind::message;
+  Message::Kind kind = Message::Kind::message;
   Codec codec = Codec::msgpack;
   std::uint32_t buffer_count = 0;
   std::uint64_t body_bytes = 0;
 };
 static_assert(sizeof(FrameHead) == 16 && offsetof(FrameHead, kind) == 2 && offsetof(FrameHead, codec) == 3 &&
               offsetof(FrameHead, buffer_count) == 4 && offsetof(FrameHead, body_bytes) == 8);
+
+/// A CallHead as it lies in the stream, after the head of a frame whose kind has one.
+struct FrameCallHead {
+  std::int64_t number = 0, time_ns = 0;
+  std::uint8_t verb = 0;
+  std::array<std::uint8_t, 7> unused = {};
+};
+static_assert(sizeof(FrameCallHead) == 24 && offsetof(FrameCallHead, verb) == 16);
 
 struct BufferEntry {
   static constexpr std::uint64_t in_stream = 0;
@@ -54,11 +46,13 @@ struct BufferEntry {
 static_assert(sizeof(BufferEntry) == 16 && offsetof(BufferEntry, place) == 8);
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-/// Appends the head and the buffer table of one frame.
-void append_frame_prefix(std::string& out, const FrameHead& head, std::span<const BufferEntry> entries);
+/// Appends the head and the buffer table of one frame. `call` is left out where the kind has none.
+void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead& call,
+                         std::span<const BufferEntry> entries);
 
 struct Frame {
   FrameHead head;
+  CallHead call;  ///< if the kind has one
   std::vector<BufferEntry> entries;
   std::string body;
   std::vector<Buffer> buffers;  ///< one for each entry; without memory where the place is not the stream
@@ -95,11 +89,12 @@ class FrameReader {
   [[nodiscard]] std::uint64_t announced_bytes() const { return state_ == State::head ? 0 : announced_; }
 
  private:
-  enum class State : std::uint8_t { head, table, held, body, buffers };
+  enum class State : std::uint8_t { head, call_head, table, held, body, buffers };
 
   [[nodiscard]] std::size_t staged() const { return staged_end_ - staged_begin_; }
   bool advance();  // one step; false if more bytes are needed
   bool read_head();
+  bool read_call_head();
   bool read_table();
   bool read_body();
   bool read_buffers();

@@ -22,7 +22,7 @@ void feed(FrameReader& reader, std::string_view bytes, std::size_t piece) {
 
 std::string frame(const FrameHead& head, std::span<const BufferEntry> entries, const std::string& rest) {
   std::string bytes;
-  append_frame_prefix(bytes, head, entries);
+  append_frame_prefix(bytes, head, {}, entries);
   return bytes + rest;
 }
 
@@ -40,6 +40,36 @@ TEST_CASE("a frame's bytes are those of docs/wire_format.md") {
       "nullxy",
       38);
   CHECK(frame(head, {&entry, 1}, "nullxy") == expected);
+}
+
+TEST_CASE("a call's head stands before its table, and is checked") {
+  FrameHead head;
+  head.kind = Message::Kind::call;
+  head.body_bytes = 1;
+  std::string bytes;
+  append_frame_prefix(bytes, head, {7, -2, 3}, {});
+  const std::string expected(
+      "MR\x05\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00"
+      "\x07\x00\x00\x00\x00\x00\x00\x00\xfe\xff\xff\xff\xff\xff\xff\xff\x03\x00\x00\x00\x00\x00\x00\x00",
+      40);
+  CHECK(bytes == expected);
+  bytes += 'b';
+  for (const std::size_t piece : {1UL, 17UL, 100UL}) {
+    FrameReader reader;
+    feed(reader, bytes, piece);
+    REQUIRE(reader.has_frame());
+    const Frame made = reader.take_frame();
+    CHECK(made.call.number == 7);
+    CHECK(made.call.time_ns == -2);
+    CHECK(made.call.verb == 3);
+    CHECK(made.body == "b");
+    CHECK(made.stream_bytes() == bytes.size());
+    CHECK(parse_frame(bytes).call.number == 7);
+  }
+  bytes[39] = 1;
+  FrameReader reader;
+  CHECK_THROWS_AS(feed(reader, bytes, bytes.size()), ProtocolError);
+  CHECK_THROWS_AS((void)parse_frame(bytes), ProtocolError);
 }
 
 TEST_CASE("frames are made of pieces of any size") {
@@ -83,7 +113,7 @@ TEST_CASE("what is not a frame is refused, and what is too large before memory i
   const BufferEntry entries[] = {{UINT64_MAX, 0}, {UINT64_MAX, 0}};
   CHECK_THROWS_AS(refused(frame(head, entries, "")), MessageTooLarge);
   head = {};
-  head.kind = static_cast<FrameKind>(12);
+  head.kind = static_cast<Message::Kind>(12);
   CHECK_THROWS_AS(refused(frame(head, {}, "")), ProtocolError);
 }
 

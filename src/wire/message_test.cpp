@@ -11,10 +11,10 @@ namespace {
 
 std::string json(const Value& value) { return encode(value, Codec::json).body; }
 Value from_json(const std::string& body, std::vector<Buffer> buffers = {}) {
-  return decode({Message::Kind::message, Codec::json, body, std::move(buffers)});
+  return decode({.codec = Codec::json, .body = body, .buffers = std::move(buffers)});
 }
 Value from_msgpack(const std::string& body, std::vector<Buffer> buffers = {}) {
-  return decode({Message::Kind::message, Codec::msgpack, body, std::move(buffers)});
+  return decode({.codec = Codec::msgpack, .body = body, .buffers = std::move(buffers)});
 }
 
 }  // namespace

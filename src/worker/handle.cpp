@@ -8,14 +8,15 @@ namespace {
 
 // The calls are in a layer above, and this program has not asked for it.
 void refuse(Handle& handle, const Message& call) {
-  const Value asked = decode(call);
   const Value text{{"type", "UsageError"},
                    {"message",
                     "this worker answers no calls: have its work function call miniray::answer_calls(handle) "
                     "first, or run miniray::serve_calls"},
                    {"traceback", ""}};
-  Message reply = encode(Value::list({asked.at(0), "error", 0, text}));
+  if (call.head.number == 0) return;
+  Message reply = encode(text);
   reply.kind = Message::Kind::reply;
+  reply.head = {call.head.number, 0, static_cast<std::uint8_t>(ReplyVerb::error)};
   handle.channel().send(reply);
 }
 

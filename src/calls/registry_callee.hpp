@@ -1,0 +1,44 @@
+// Calls of functions that the program has registered, and of methods of objects that a caller had created.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "calls/call_server.hpp"
+#include "miniray/registry.hpp"
+
+namespace miniray {
+
+class RegistryCallee : public Callee {
+ public:
+  explicit RegistryCallee(const Registry& functions) : functions_(functions) {}
+
+  void carry_out(const Message& call, const OwedReply& reply) override;
+
+ private:
+  struct Object {
+    std::shared_ptr<void> object;
+    const CallableClass* of;
+  };
+
+  /// What the reply says, whose verb is value, or values for a map.
+  Value result_of(const CallOrder& order);
+  Value call(std::string_view name, const List& arguments) const;
+  Value map(const CallOrder& order) const;
+  void define(const CallOrder& order);
+  [[nodiscard]] const std::string& name_in(const CallOrder& order) const;
+  [[noreturn]] void refuse_function() const;
+  void create(const CallOrder& order);
+  void forget(const std::string& name);
+  [[noreturn]] void no_such_function(std::string_view name, std::string_view object) const;
+  [[nodiscard]] std::string object_names() const;
+
+  const Registry& functions_;
+  std::map<std::string, Object, std::less<>> objects_;
+  std::map<std::int64_t, std::string> numbers_;  // of functions, as a pool calls them
+};
+
+}  // namespace miniray
