@@ -20,7 +20,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 from miniray import _check, _core
 from miniray._future import PoolBroken, PoolFuture
 from miniray._pool_arguments import (
+    OPTION_NAMES,
     TUPLES,
+    WHERE_OPTIONS_GO,
     TaskOptions,
     arguments_of,
     changed,
@@ -260,6 +262,7 @@ class _Submitter(Executor):
 _FUNCTION = type(lambda: None)
 
 
+@_check.suggest_arguments(OPTION_NAMES, WHERE_OPTIONS_GO)
 class Pool(_Submitter):
     """Run functions on whichever worker is free.
 
