@@ -152,7 +152,8 @@ class Mapping:
         self._inside.begin()
         try:
             chunk.number = self._submit(items, chunk)
-        except Exception as error:
+        except Exception as failure:
+            error = self._inside.explain_items(failure, self._fn, items, first)
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
             return
         self._under_way[chunk.number] = chunk

@@ -66,6 +66,12 @@ class _Submitter(Executor):
     _options: TaskOptions
     _terms: Any
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a pool belongs to the process that made it, so its tasks cannot use it. Have the task return what is to "
+            "be done next and submit that here, or make another Pool inside the task"
+        )
+
     # Of a coroutine function the worker awaits what it returns. A name says nothing about types.
 
     @overload
@@ -94,7 +100,8 @@ class _Submitter(Executor):
                 function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
             )
         except Exception as error:
-            future.set_exception(error)  # an argument that cannot be sent is the task's failure, not the pool's
+            # An argument that cannot be sent is the task's failure, not the pool's.
+            future.set_exception(inside.explain(error, fn, args, kwargs))
         return future
 
     @overload  # type: ignore[override] # which takes an argument fn=
