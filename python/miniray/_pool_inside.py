@@ -408,7 +408,9 @@ class Inside:
         busy_since: dict[str, float] = {}
         while self._silent and not self._pause.wait(_SILENT_CHECK_S):
             now = time.monotonic()
-            for name, node, _, state, tasks in self.core.status()["workers"]:
+            workers = self.core.status()["workers"]
+            self._silent.intersection_update([worker[0] for worker in workers])  # some may be gone
+            for name, node, _, state, tasks in workers:
                 if name not in self._silent or (not tasks and state != "preparing"):
                     continue
                 if now - busy_since.setdefault(name, now) >= _SILENT_S:

@@ -142,9 +142,10 @@ Key Key::of_user() {
   if (const char* setting = std::getenv("MINIRAY_KEY")) return from_hex(setting, "MINIRAY_KEY");
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0')
-    throw UsageError("there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set. Set HOME, or: export "
-                     "MINIRAY_KEY=$(" +
-                     std::string(make_key) + ")");
+    throw UsageError(
+        "there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set. Set HOME, or: export "
+        "MINIRAY_KEY=$(" +
+        std::string(make_key) + ")");
   const std::filesystem::path path = std::filesystem::path(home) / ".miniray" / "key";
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) return from_hex(make_key_file(path), path.string());

@@ -57,7 +57,8 @@ void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code)
       ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--workers", options->num_workers, "On each node")->capture_default_str();
-  command->add_option("--gpus-per-worker", options->gpus_per_worker, "Each node must have enough: too few, or no GPU, is a problem");
+  command->add_option("--gpus-per-worker", options->gpus_per_worker,
+                      "Each node must have enough: too few, or no GPU, is a problem");
   command->add_option("--base-port", options->base_port, "Where the nodes' servers will listen; 0: any that is free");
   command->add_option("--python", options->python_bin, "The interpreter on the nodes, which has MiniRay");
   command->add_option("--ssh-key", options->ssh_key, "A file");
