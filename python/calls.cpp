@@ -229,7 +229,7 @@ std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, 
 nb::list checked_reply(const Message& message) {
   const nb::object reply = decode_object(message);
   if (!nb::isinstance<nb::list>(reply) || nb::len(reply) < 2)
-    throw ProtocolError("the worker sent a reply that is none");
+    throw ProtocolError("the worker sent a reply that cannot be read");
   return nb::borrow<nb::list>(reply);
 }
 

@@ -18,7 +18,7 @@ std::uint32_t slot_number(const Frame& frame) {
 
 std::int64_t number_in(const Message& drop) {
   const Value number = decode(drop);
-  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer sent a number that is none");
+  if (number.kind() != Value::Kind::integer) throw ProtocolError("the peer sent something else where a number belongs");
   return number.integer();
 }
 
