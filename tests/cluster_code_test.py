@@ -291,7 +291,7 @@ def test_code_that_stays_here(hosts: Hosts, shared_folder: Path) -> None:
     assert hosts.fail(text).splitlines()[2:] == [
         "mr-a: cannot import module.work:",
         "ModuleNotFoundError: No module named 'module'",
-        "Install module on this machine, or put its file beside the coordinator's script.",
+        "Check the spelling, install module on this machine, or put its file beside the coordinator's script.",
     ]
     visible = Hosts(hosts.testbed, shared_folder)
     assert visible.run(text, files={"module.py": ANSWER}) == "as asked\n"

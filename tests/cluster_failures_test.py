@@ -183,7 +183,8 @@ def test_all_that_failed_are_named_and_no_other(told: tuple[str, dict[str, str]]
             r"cannot import module.work:\nTraceback \(most recent call last\):\n"
             r'  File ".*/module.py", line 5, in <module>\n    import no_such_package\n'
             r"ModuleNotFoundError: No module named 'no_such_package'\n"
-            r"Install no_such_package on this machine, or put its file beside the coordinator's script.",
+            r"Check the spelling, install no_such_package on this machine, or put its file beside the coordinator's "
+            r"script.",
         ),
     ],
 )

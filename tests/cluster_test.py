@@ -247,7 +247,7 @@ def test_options_of_nodes(hosts: Hosts, shared_folder: Path, root: Path) -> None
         ["mr-a", hosts.testbed.hosts["mr-a"].address, True, True],
         ["root@mr-b", hosts.testbed.hosts["mr-b"].address, True, True],
         ["localhost", "127.0.0.1", True, True],
-        ["localhost:0", "127.0.0.1", True, True],
+        ["localhost#3", "127.0.0.1", True, True],
         ["localhost#4", "127.0.0.1", True, True],
     ]
     assert text == "<miniray.Cluster of 5 nodes, not running>"

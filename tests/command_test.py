@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from conftest import KEY, ROOT
@@ -62,3 +65,40 @@ def test_worker_server_is_a_command_in_python_too() -> None:
             assert worker.recv(timeout=30) == "hello"
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the report of a check of this machine, where no GPU is visible."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "miniray", "doctor", "--json", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def test_the_doctor_counts_gpus_that_are_missing_as_a_problem() -> None:
+    with socket.create_server(("", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    exit_code, report = doctor("localhost", "localhost", "--port", port)
+    problems = [found for found in report["findings"] if found["severity"] == "problem"]
+    assert (exit_code, report["healthy"], problems) == (0, True, [])
+    assert [node["node"] for node in report["nodes"]] == ["localhost", "localhost#1"]
+    exit_code, report = doctor("--gpus-per-worker", "1", "--port", port)
+    [problem] = [found for found in report["findings"] if found["severity"] == "problem"]
+    assert (exit_code, report["healthy"], problem["node"], problem["check"]) == (1, False, "localhost", "gpu")
+    assert problem["what"].startswith("has no GPU, so its workers would run without: ")
+    assert problem["cure"].endswith("if no GPU is needed there, leave gpus_per_worker out")
+
+
+def test_a_node_that_the_doctor_cannot_start_has_a_cure() -> None:
+    exit_code, report = doctor("--python", "/nowhere/python")
+    [problem] = report["findings"]
+    assert (exit_code, problem["check"]) == (1, "start")
+    assert problem["what"].startswith("there is no such program there as /nowhere/python.")
+    assert problem["cure"] == "Try, until it works: '/nowhere/python' -c 'import miniray'"
+
+
+def test_the_doctor_says_what_its_exit_codes_mean() -> None:
+    command = [sys.executable, "-m", "miniray", "doctor", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "Exit code 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n" in shown
+    assert "2: the arguments make no sense, 130: Ctrl-C." in shown

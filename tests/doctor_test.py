@@ -373,6 +373,7 @@ def test_none_comes_up(clinic: Clinic) -> None:
     exit_code, text = clinic.text("mr-nowhere")
     assert exit_code == 1
     assert text.startswith("\nproblem (start), mr-nowhere: the host is unknown.")
+    assert """\n  -> Try, until it works: ssh mr-nowhere "python3 -c 'import miniray'"\n""" in text
     assert text.endswith("\n\n1 node: 1 problem\n")
 
 
@@ -396,11 +397,11 @@ def test_too_few_gpus_and_none(clinic: Clinic, root: Path) -> None:
             "Start fewer, or with gpus_per_worker=2",
         ],
         [
-            "warning",
+            "problem",
             "mr-b",
-            "has no GPU, so its workers run without: no NVIDIA driver (libnvidia-ml.so.1: cannot open shared object "
-            "file: No such file or directory)",
-            "See `nvidia-smi` on mr-b",
+            "has no GPU, so its workers would run without: no NVIDIA driver (libnvidia-ml.so.1: cannot open shared "
+            "object file: No such file or directory)",
+            "See `nvidia-smi` on mr-b; if no GPU is needed there, leave gpus_per_worker out",
         ],
     ]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from call_workers import PATIENCE_S
 
-from miniray import EventLog, Pool, RestartPolicy, Worker, WorkerDied, WorkerRestarted
+from miniray import EventLog, Pool, RestartPolicy, Worker, WorkerDied, WorkerRestarted, _log, _pool_inside
 
 
 def die() -> None:
@@ -46,6 +49,7 @@ def test_a_pool_tells_of_deaths_and_retries(caplog: pytest.LogCaptureFixture, tm
     assert len(of(caplog, "worker_started")) == 2
     logged = [record.event for record in caplog.records]  # type: ignore[attr-defined]
     assert logged == list(pool.events)  # each once
+    assert {event.kind for event in logged} <= documented_kinds()
 
 
 def test_supervision_tells_of_restarts_and_refusals(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,6 +65,60 @@ def test_supervision_tells_of_restarts_and_refusals(caplog: pytest.LogCaptureFix
         ("worker_died", "WARNING"),
         ("restart_refused", "ERROR"),
     ]
+
+
+def never_answers(handle: Any) -> None:
+    os.read(handle.fileno(), 0)
+    signal.pause()
+
+
+def test_a_worker_that_does_not_answer_calls_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pool_inside, "_SILENT_S", 0.2)
+    monkeypatch.setattr(_pool_inside, "_SILENT_CHECK_S", 0.05)
+    with Worker(never_answers) as silent, Worker(echo) as answers:
+        name = silent.name
+        pool = Pool([silent, answers])
+        with caplog.at_level(logging.DEBUG, "miniray"):
+            futures = [pool.submit(pow, 2, 3) for _ in range(8)]
+            deadline = time.monotonic() + PATIENCE_S
+            while not of(caplog, "worker_silent") and time.monotonic() < deadline:
+                time.sleep(0.01)
+        [record] = of(caplog, "worker_silent")
+        assert record.levelno == logging.WARNING
+        assert record.getMessage().startswith(f"worker_silent on localhost ({name}): it was given a task ")
+        assert "use Worker() or the work function miniray.serve_calls" in record.getMessage()
+        assert sum(future.done() for future in futures) >= 1
+        pool._inside.end()
+
+
+def echo(handle: Any) -> None:
+    while True:
+        handle.send(handle.recv())
+
+
+def test_the_log_is_as_the_documentation_has_it(root: Path) -> None:
+    page = (root / "docs/supervision.md").read_text()
+    code, lines = re.findall(r"^```python\n(import logging.*?)^```\n+```text\n(.*?)^```", page, re.S | re.M)[0]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    shown = [line for line in ended.stderr.splitlines() if ":miniray:" in line]
+    assert [re.sub(r"worker \d+", "worker N", line) for line in shown] == [
+        re.sub(r"worker \d+", "worker N", line) for line in lines.splitlines()
+    ]
+
+
+def documented_kinds() -> set[str]:
+    found = set()
+    for page in ("supervision", "pool"):
+        text = (Path(__file__).parent.parent / f"docs/{page}.md").read_text()
+        for cells in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", text, re.MULTILINE):
+            found |= set(re.findall(r"`(\w+)`", cells))
+    return found
+
+
+def test_every_kind_that_has_a_level_is_in_a_table() -> None:
+    assert {*_log._DEBUG, *_log._WARNING, *_log._ERROR, "worker_restarted"} <= documented_kinds()
 
 
 def test_levels_below_the_programs_own_are_not_made(caplog: pytest.LogCaptureFixture) -> None:

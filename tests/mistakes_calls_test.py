@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,7 +143,7 @@ def test_a_task_that_takes_too_much_memory_says_how_much_it_may() -> None:
         text = told(lambda: pool.options(memory_bytes=10_000_000).submit(bytearray, 10**9).result())
     assert text == (
         "TaskOutOfMemory: the task needed more than the 10000000 bytes that it may take beside what its worker had "
-        "(memory_bytes=10000000)"
+        "(memory_bytes=10000000). Give it less at a time, or raise memory_bytes"
     )
 
 
@@ -252,8 +253,8 @@ def test_a_cluster_that_was_not_started_says_so() -> None:
 
 def test_a_bad_key_says_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = (
-        " must be 64 hexadecimal digits, and this is none such (3 characters). Make one with: "
-        "head -c 32 /dev/urandom | xxd -p -c 64"
+        " must be 64 hexadecimal digits, and it has 3 characters. Make one with: "
+        "python3 -c 'import secrets; print(secrets.token_hex(32))'"
     )
     for start in (
         lambda **key: miniray.RemoteWorker("localhost", 1, **key),
@@ -269,6 +270,89 @@ def test_a_bad_key_says_where_it_came_from(tmp_path: Path, monkeypatch: pytest.M
         file.write_text("abc\n")
         file.chmod(0o600)
         assert told(start) == f"UsageError: the key in {file}{rest}"
+
+
+def test_the_command_that_makes_a_key_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIRAY_KEY", raising=False)
+    monkeypatch.delenv("HOME")
+    text = told(lambda: miniray.RemoteWorker("localhost", 1))
+    assert text.startswith("UsageError: there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set. ")
+    command = text.partition("export MINIRAY_KEY=$(")[2].removesuffix(")")
+    key = subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout
+    assert told(lambda: miniray.RemoteWorker("localhost", 1, key=key)).startswith("Refused: cannot connect to")
+    assert told(lambda: miniray.WorkerServer("127.0.0.1", 0, echo, key="x" * 64)).startswith(
+        "UsageError: the key in the argument key must be 64 hexadecimal digits, and it has other characters. Make"
+    )
+
+
+def test_a_misspelt_module_says_which_may_have_been_meant(worker: Any) -> None:
+    assert told(lambda: worker.call_remote("nmpy.sqrt", 4)).endswith(
+        'no module "nmpy" can be imported; did you mean numpy?'
+    )
+    with Pool(1) as pool:
+        assert told(lambda: pool.submit("nmpy.sqrt", 4).result()).splitlines()[2] == (
+            "Check the spelling (did you mean numpy?), install nmpy on this machine, or put its file beside the "
+            "coordinator's script."
+        )
+        assert "\nCheck the spelling, install no_module_like_it on" in told(
+            lambda: pool.submit("no_module_like_it.sqrt", 4).result()
+        )
+
+
+class Guarded:
+    def __init__(self) -> None:
+        self.locks = [threading.Lock()]
+
+
+LOCK = (
+    "to another process: cannot pickle '_thread.lock' object. A lock is for the threads of one process; create it "
+    "inside the function"
+)
+
+
+def test_an_argument_that_cannot_be_pickled_is_named(worker: Any) -> None:
+    lock = threading.Lock()
+    worker.register(square)
+    with Pool(1) as pool:
+        for mistake, text in {
+            lambda: pool.submit(square, 1, lock).result(): f"cannot send argument 2 of square, a lock, {LOCK}",
+            lambda: pool.submit(square, x={"a": [lock]}).result(): (
+                f"cannot send argument 'x' of square (at ['a'][0], a lock) {LOCK}"
+            ),
+            lambda: pool.submit(square, Guarded()).result(): (
+                f"cannot send argument 1 of square (at .locks[0], a lock) {LOCK}"
+            ),
+            lambda: list(pool.map(square, [1, 2, lock], chunksize=2)): f"cannot send item 2 for square, a lock, {LOCK}",
+            lambda: worker.call_remote("square", lock): f"cannot send argument 1 of the call, a lock, {LOCK}",
+            lambda: pool.submit(square, (n for n in range(3))).result(): (
+                "cannot send argument 1 of square, a generator, to another process: cannot pickle 'generator' object. "
+                "Pass list(it)"
+            ),
+            lambda: pool.submit(square, worker).result(): (
+                "cannot send argument 1 of square, a Worker, to another process: cannot pickle 'Worker' object. A "
+                "worker is for the process that started it; pass what it should know"
+            ),
+            lambda: pool.submit(square, pool.submit(square, 1)).result(): (
+                "cannot send argument 1 of square, a PoolFuture, to another process: cannot pickle "
+                "'weakref.ReferenceType' object. Pass its result()"
+            ),
+        }.items():
+            assert told(mistake) == f"TypeError: {text}"
+        assert pool.submit(square, 3).result() == 9
+
+
+def test_a_pool_in_its_own_task_says_what_to_do_instead() -> None:
+    cure = (
+        "a pool belongs to the process that made it, so its tasks cannot use it. Have the task return what is to be "
+        "done next and submit that here, or make another Pool inside the task"
+    )
+    with Pool(1) as pool:
+        for thing in (pool, pool.options(retries=1)):
+            kind = type(thing).__name__
+            assert told(lambda thing=thing: pool.submit(square, thing).result()) == (
+                f"TypeError: cannot send argument 1 of square, a {kind}, to another process: {cure}"
+            )
+        assert told(lambda: pool.submit(lambda: pool.submit(square, 3).result()).result()).endswith(f"process: {cure}")
 
 
 def test_another_key_than_the_servers_says_where_ours_came_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,16 @@ def told(mistake: Callable[[], Any]) -> str:
 
 POOL = "TypeError: a pool takes a number of workers, a cluster or workers: Pool(4), Pool(cluster), Pool([worker, ...])"
 names: dict[str, Any] = {**vars(miniray), "TaskOptions": TaskOptions, "square": square, "echo": echo, "np": np}
-for name in ("Cluster", "NodeConfig", "Pool", "RestartPolicy", "EventLog", "WorkerServer", "get_gpu_numa_node"):
+for name in (
+    "Cluster",
+    "NodeConfig",
+    "Pool",
+    "RestartPolicy",
+    "EventLog",
+    "WorkerServer",
+    "NCCLConfig",
+    "get_gpu_numa_node",
+):
     names[name] = getattr(miniray, name)
 
 
@@ -92,7 +101,27 @@ for name in ("Cluster", "NodeConfig", "Pool", "RestartPolicy", "EventLog", "Work
             "TypeError: start_timeout_s is a number of seconds, not the str '5'; write start_timeout_s=5",
         ),
         ("Cluster([NodeConfig('a')], tunnel='yes')", "TypeError: tunnel is True or False, not the str 'yes'"),
+        ("NodeConfig(hots='a')", "TypeError: NodeConfig() has no argument 'hots'; did you mean host?"),
+        (
+            "Cluster([NodeConfig('a')], progres=False)",
+            "TypeError: Cluster() has no argument 'progres'; did you mean progress?",
+        ),
+        (
+            "RestartPolicy(max_restart=3)",
+            "TypeError: RestartPolicy() has no argument 'max_restart'; did you mean max_restarts?",
+        ),
+        ("NCCLConfig(rnk=3)", "TypeError: NCCLConfig() has no argument 'rnk'; did you mean rank?"),
+        (
+            "Pool(2, retrys=1)",
+            "TypeError: Pool() has no argument 'retrys'; did you mean retries or retry_on? Options of tasks go to "
+            "pool.options(...)",
+        ),
+        ("Pool(max_worker=2)", "TypeError: Pool() has no argument 'max_worker'; did you mean max_workers?"),
+        ("Pool(2, colour=1)", "TypeError: Pool() has no argument 'colour'"),
         # Workers and servers.
+        ("Worker(echo, restrat=None)", "TypeError: Worker() has no argument 'restrat'; did you mean restart?"),
+        ("RemoteWorker('a', 1, keey='')", "TypeError: RemoteWorker() has no argument 'keey'; did you mean key?"),
+        ("WorkerServer(workfn='')", "TypeError: WorkerServer() has no argument 'workfn'; did you mean work_fn?"),
         (
             "Worker(3)",
             "TypeError: Worker takes a function that takes a handle, not int: pass the function itself, "

@@ -117,7 +117,7 @@ def test_a_module_that_does_not_import_is_shown_with_its_traceback(tmp_path: Pat
     done = run_server("--port", "0", "--work-fn", "needy.work", **environment)
     assert done.returncode != 0
     assert 'needy.py", line 1' in done.stderr
-    assert "Install no_such_module_of_mine" in done.stderr
+    assert "Check the spelling, install no_such_module_of_mine" in done.stderr
     assert "listening" not in done.stdout
 
 

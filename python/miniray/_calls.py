@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _work
+from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _unsendable, _work
 from miniray.errors import WorkerError
 
 Functions = dict[Any, Any]
@@ -440,7 +440,12 @@ def start_anew(worker: Any) -> None:
 
 def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
     """A pickle for a worker, which is told first of what it needs to read it."""
-    packed, needs = definitions_of(worker).pack(thing)
+    definitions = definitions_of(worker)
+    try:
+        packed, needs = definitions.pack(thing)
+    except Exception as error:
+        arguments, keywords = thing if isinstance(thing, tuple) and len(thing) == 2 else ((), {})
+        raise _unsendable.explain_call(error, "the call", arguments, keywords or {}, definitions.takes) from None
     for definition in needs:
         tell(worker, definition)
     return packed, []

@@ -10,8 +10,10 @@ from miniray.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are slow to import
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 _SHOWN_CHARACTERS_MAX = 60
 
@@ -109,14 +111,39 @@ def listed(name: str, value: Iterable[Any], what: str) -> list[Any]:
     return list(value)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """For the end of a text: a known name that may have been meant."""
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """For the end of a text: a known name that may have been meant. ``least`` is how alike they must be, up to 1."""
     from difflib import SequenceMatcher
 
     likeness = {each: SequenceMatcher(None, name, each).ratio() for each in known}
     best = max(likeness.values(), default=0)
-    found = [each for each, ratio in likeness.items() if ratio >= max(0.6, best - 0.11)]
+    found = [each for each, ratio in likeness.items() if ratio >= max(least, best - 0.11)]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def suggest_arguments(elsewhere: Iterable[str] = (), where: str = "") -> Callable[[type[T]], type[T]]:
+    """A decorator for classes: a keyword that the constructor does not have is an error that names the one that may
+    have been meant. That may be one that belongs elsewhere; then the error says where."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        plain: Any = kind.__init__
+        code = plain.__code__
+        known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+        def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+            for word in named:
+                if word not in known:
+                    near = nearest(word, [*known, *elsewhere])
+                    also = where if any(f" {other}" in near for other in elsewhere) else ""
+                    raise TypeError(f"{kind.__name__}() has no argument {word!r}{near}{also}")
+            plain(self, *arguments, **named)
+
+        __init__.__wrapped__ = plain  # type: ignore[attr-defined] # for inspect.signature
+        __init__.__doc__, __init__.__qualname__ = plain.__doc__, plain.__qualname__
+        kind.__init__ = __init__  # type: ignore[method-assign]
+        return kind
+
+    return decorate
 
 
 def _mapping(name: str, value: Any, what: str) -> Mapping[Any, Any]:

@@ -12,6 +12,7 @@ from miniray.errors import UsageError
 from miniray.worker import Worker
 
 
+@_check.suggest_arguments()
 @dataclass(frozen=True)
 class NodeConfig:
     """A machine, and how many workers it gets.

@@ -140,6 +140,14 @@ class Definitions:
             self._describe_all()
             return body, self._closure_of(noted).definitions if noted.needs or noted.globals else []
 
+    def takes(self, thing: Any) -> bool:
+        """Whether it can be pickled."""
+        try:
+            self.pack(thing)
+        except Exception:
+            return False
+        return True
+
     def closure_of(self, definition: Definition) -> Closure:
         """As of now: globals may have got other values since the last time."""
         closure = definition.closure

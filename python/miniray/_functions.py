@@ -88,8 +88,23 @@ def explain(name: str, error: BaseException) -> str:
     text = "".join(traceback.format_exception(type(error), error, below))
     cure = ""
     if isinstance(error, ModuleNotFoundError):
-        cure = f"\nInstall {error.name} on this machine, or put its file beside the coordinator's script."
+        near = _check.nearest(error.name or "", modules_beside(error.name or ""), least=0.8)
+        meant = f" ({near.removeprefix('; ')})" if near else ""
+        cure = (
+            f"\nCheck the spelling{meant}, install {error.name} on this machine, or put its file beside the "
+            "coordinator's script."
+        )
     return f"cannot import {name}:\n{text.rstrip()}{cure}"
+
+
+def modules_beside(name: str) -> list[str]:
+    """What could be imported where a module of this name was looked for."""
+    import pkgutil
+
+    package, dot, _ = name.rpartition(".")
+    path = getattr(sys.modules.get(package), "__path__", []) if dot else None
+    found = [package + dot + module.name for module in pkgutil.iter_modules(path)]
+    return found if dot else [*found, *sys.stdlib_module_names]
 
 
 def _is_machinery(file: str) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # What is expected of a run, what went wrong and was mended, and what nobody mends. Others are INFO.
 _DEBUG = ("worker_started", "worker_ended")
 _WARNING = (
-    *("worker_died", "worker_stillborn", "task_timeout", "restart_failed"),
+    *("worker_died", "worker_stillborn", "worker_silent", "task_timeout", "restart_failed"),
     *("node_lost", "relaunch_failed", "group_failed", "ranks_moved"),
 )
 _ERROR = ("restart_refused", "initializer_failed", "pool_broken")
@@ -34,4 +34,5 @@ def log(event: Event) -> None:
         level = logging.ERROR
     if logger.isEnabledFor(level):
         parts = [event.kind, event.node and f"on {event.node}", event.worker and f"({event.worker})"]
-        logger.log(level, "%s: %s", " ".join(filter(None, parts)), event.text, extra={"event": event})
+        what = " ".join(filter(None, parts))
+        logger.log(level, "%s", f"{what}: {event.text}" if event.text else what, extra={"event": event})

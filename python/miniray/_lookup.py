@@ -38,7 +38,7 @@ def unknown(functions: dict[Any, Any], name: str, error: Exception | None = None
     if isinstance(error, ModuleNotFoundError) and error.name == first and dot:
         return LookupError(
             f'{text}, there is no object "{first}", and no module "{first}" can be imported'
-            f"{_check.nearest(first, names)}"
+            f"{_check.nearest(first, [*names, *_functions.modules_beside(first)], least=0.8)}"
         )
     return LookupError(f"{text}. As a module's: {_functions.explain(name, error)}")
 

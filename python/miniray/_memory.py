@@ -20,10 +20,10 @@ def at_most(more_bytes: int) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        why = f": {error}" if str(error) else ""
+        why = f": {str(error).strip()}" if str(error).strip() else ""
         text = (
             f"the task needed more than the {more_bytes} bytes that it may take beside what its worker had "
-            f"(memory_bytes={more_bytes}){why}"
+            f"(memory_bytes={more_bytes}){why}. Give it less at a time, or raise memory_bytes"
         )
         raise TaskOutOfMemory(text) from error
     finally:

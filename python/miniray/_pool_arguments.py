@@ -100,6 +100,11 @@ def changed(options: TaskOptions, changes: dict[str, Any]) -> TaskOptions:
     return replace(options, **changes)
 
 
+# Those of Pool's options that it does not take itself.
+OPTION_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "resources")
+WHERE_OPTIONS_GO = " Options of tasks go to pool.options(...)"
+
+
 def count(asked: Any) -> int:
     if asked is None:
         return len(os.sched_getaffinity(0))

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import contextmanager
 from typing import Any
 
-from miniray import _calls, _check, _core, _pickling
+from miniray import _calls, _check, _core, _pickling, _unsendable
 from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
@@ -29,8 +29,15 @@ _PAUSE_MAX_S = 5.0
 _STILLBORN_MAX = 3
 _FUNCTION = type(lambda: None)
 _LAST_STEPS_S = 1.0  # of a thread that has said that it ends
+_SILENT_S = 5.0  # until a worker that was given a task, and never answered one, is reported
+_SILENT_CHECK_S = 1.0
 
 
+_SILENT = (
+    f"it was given a task {_SILENT_S:.0f} s ago, and has not answered any yet. If the task is not that long, its work "
+    "function does not answer calls: use Worker() or the work function miniray.serve_calls, or have the function wait "
+    "in handle.recv(), which answers them"
+)
 live: set[Inside] = set()  # whose threads run
 
 
@@ -41,6 +48,10 @@ def end_those_on(cluster: Any) -> None:
         inside.begin_to_end()
     for inside in pools:
         inside.wait_for_the_end()
+
+
+def _name(fn: Any) -> str:
+    return fn if isinstance(fn, str) else str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
 class Inside:
@@ -76,6 +87,9 @@ class Inside:
         self._stillborn = 0
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._replacer: threading.Thread | None = None
+        # Workers that have not answered yet, and may not know how to; and who watches them.
+        self._silent: set[str] = source.may_be_silent() if hasattr(source, "may_be_silent") else set()
+        self._watcher: threading.Thread | None = None
         self.workers = 0  # that it began with, and means to have
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
@@ -91,6 +105,9 @@ class Inside:
                 self._link(number, first=True)
             live.add(self)
             self._deliverer.start()
+            if self._silent:
+                self._watcher = threading.Thread(target=self._watch, name="miniray-pool-watch", daemon=True)
+                self._watcher.start()
         except BaseException:  # Ctrl-C, say
             self.begin_to_end()
             if self not in live or not self._ended.wait(_LAST_STEPS_S):  # the thread has not begun
@@ -159,6 +176,13 @@ class Inside:
         """Arguments, for any of the workers, and what they have to be told of first."""
         packed, needs = self.definitions.pack(thing)
         return packed, [one.handle for one in needs]
+
+    def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
+        """Of a task that could not be submitted."""
+        return _unsendable.explain_call(error, _name(fn), arguments, keywords, self.definitions.takes)
+
+    def explain_items(self, error: Exception, fn: Any, items: Any, first: int) -> Exception:
+        return _unsendable.explain_items(error, _name(fn), items, first, self.definitions.takes)
 
     def _describe(self, definition: Definition) -> None:
         slot = "" if definition.slot is None else "{}:{}".format(*definition.slot)
@@ -256,6 +280,8 @@ class Inside:
                 break
             outcomes, events, vacancies, unknown = news
             for kind, node, worker, text, task in events:  # first: who has a result may look for its history
+                if kind == "shutdown":
+                    continue  # it was to wake this thread, and tells nothing
                 self.events._note(kind, node, worker, text, {"task": task} if task else {})
                 if kind == "pool_broken":
                     self._broken = text
@@ -264,6 +290,8 @@ class Inside:
                     if self._stillborn > _STILLBORN_MAX:
                         self.core.break_down(f"workers die before they are ready: {text}")
             for outcome in outcomes:
+                if self._silent:
+                    self._silent.discard(outcome[3])
                 self._settle(*outcome)
             if outcomes:
                 self._stillborn = 0
@@ -279,6 +307,8 @@ class Inside:
     def _end_workers(self) -> None:
         self._vacancies.put(None)
         self._pause.set()
+        if self._watcher is not None:
+            self._watcher.join()
         self.core.stop()
         if self._replacer is not None:
             self._replacer.join()
@@ -392,6 +422,21 @@ class Inside:
             yield
         except BaseException as error:  # of whatever the script's objects do when they are pickled
             definition.described = {"missing": f"{definition.name} cannot be sent to another process: {error}"}
+
+    # The thread that watches workers that the user has started, until each has answered.
+
+    def _watch(self) -> None:
+        busy_since: dict[str, float] = {}
+        while self._silent and not self._pause.wait(_SILENT_CHECK_S):
+            now = time.monotonic()
+            workers = self.core.status()["workers"]
+            self._silent.intersection_update([worker[0] for worker in workers])  # some may be gone
+            for name, node, _, state, tasks in workers:
+                if name not in self._silent or (not tasks and state != "preparing"):
+                    continue
+                if now - busy_since.setdefault(name, now) >= _SILENT_S:
+                    self._silent.discard(name)
+                    self.events.add("worker_silent", _SILENT, node=node, worker=name)
 
     # The thread that replaces workers.
 

@@ -161,8 +161,9 @@ class Mapping:
         self._under_way[chunk] = None
         try:
             chunk.number = self._submit(items, chunk)
-        except Exception as error:
+        except Exception as failure:
             del self._under_way[chunk]
+            error = self._inside.explain_items(failure, self._fn, items, first)
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
             return
         if self._abandoned:  # meanwhile

@@ -11,6 +11,7 @@ import time
 _TERMINAL_S = 0.1
 _PLAIN_S = 10.0
 _BAR_WIDTH = 24
+_COLUMNS_MAX = 1000
 
 
 class Bar:
@@ -48,8 +49,18 @@ class Bar:
         text = self._text()
         if not self._terminal:
             return _write(text + "\n")
-        _write("\r" + text.ljust(self._width))
-        self._width = len(text)
+        room = _columns() - 1  # some terminals wrap when the last column is filled, and a line that wraps stays
+        line = self._bar() + text
+        if len(line) > room:
+            line = text[:room]
+        _write("\r" + line.ljust(min(self._width, room)))
+        self._width = len(line)
+
+    def _bar(self) -> str:
+        if not self._total:
+            return ""
+        full = _BAR_WIDTH * (self._done + self._failed) // self._total
+        return f"[{'#' * full}{'.' * (_BAR_WIDTH - full)}] "
 
     def _text(self) -> str:
         finished = self._done + self._failed
@@ -66,11 +77,7 @@ class Bar:
             parts.append(f"{_duration(left / rate)} left" if rate > 0 else "? left")
         else:
             parts.append(f"in {_duration(elapsed)}")
-        text = ", ".join(parts)
-        if not self._terminal or not self._total:
-            return text
-        full = _BAR_WIDTH * finished // self._total
-        return f"[{'#' * full}{'.' * (_BAR_WIDTH - full)}] {text}"
+        return ", ".join(parts)
 
 
 def _duration(seconds: float) -> str:
@@ -93,6 +100,14 @@ def _is_terminal() -> bool:
         return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):
         return False
+
+
+def _columns() -> int:
+    """Of the terminal; in a notebook, which breaks no line, more than any text has."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS_MAX
+    except (AttributeError, OSError, ValueError):
+        return _COLUMNS_MAX
 
 
 def _write(text: str) -> None:

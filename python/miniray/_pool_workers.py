@@ -252,6 +252,10 @@ class GivenWorkers:
             raise LookupError(str(error)) from None
         raise LookupError("it has not ended")
 
+    def may_be_silent(self) -> set[str]:
+        """Names of workers with a work function of the user's, which may never answer a call."""
+        return {worker.name for worker in self._lent if "serve_calls" not in worker.name}
+
     def snapshots(self) -> tuple[list[Any], bool]:
         found = [worker.__dict__.get("_snapshot") for worker in self._workers]
         return [snapshot for snapshot in found if snapshot is not None], None not in found

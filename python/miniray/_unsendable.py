@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 _ENOUGH_BYTES = 2**20  # of a pickle, to see that there is one
@@ -50,6 +51,21 @@ _REMEDIES = {
     "_thread.lock": "a lock is for the threads of one process",
     "_thread.RLock": "a lock is for the threads of one process",
 }
+
+# By the name of a class, for arguments of calls and tasks, which take what can be pickled.
+_CURES = {
+    "_thread.lock": "A lock is for the threads of one process; create it inside the function",
+    "_thread.RLock": "A lock is for the threads of one process; create it inside the function",
+    "_io._IOBase": "Pass its path, and open it inside the function",
+    "builtins.generator": "Pass list(it)",
+    "builtins.module": "Import it inside the function",
+    "concurrent.futures._base.Future": "Pass its result()",
+    "_socket.socket": "Connect inside the function",
+    "miniray._core.Worker": "A worker is for the process that started it; pass what it should know",
+    "miniray._core.Handle": "A handle is for its own worker",
+}
+_CREATE = "Create it inside the function, or pass what it is made from"
+_DEPTH_MAX = 20  # of the search for what cannot be pickled
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.BuiltinMethodType)
 _FUNCTION = "send its name; or have it called: worker.register(it) and worker.call_remote, or pool.submit(it)"
@@ -111,3 +127,76 @@ def _calls_take(thing: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def explain_call(
+    error: Exception, function: str, arguments: Any, keywords: Any, takes: Callable[[Any], bool]
+) -> Exception:
+    """The error of a call whose arguments could not be pickled, with the argument and a cure; the same error if it is
+    another. ``takes`` says whether something can be pickled."""
+    return _explain(
+        error,
+        [(f"argument {n}", one) for n, one in enumerate(arguments, 1)]
+        + [(f"argument {name!r}", one) for name, one in keywords.items()],
+        f" of {function}",
+        takes,
+    )
+
+
+def explain_items(error: Exception, function: str, items: Any, first: int, takes: Callable[[Any], bool]) -> Exception:
+    """The same for a part of what a map is given; ``first`` is the position of its first item."""
+    return _explain(error, [(f"item {n}", one) for n, one in enumerate(items, first)], f" for {function}", takes)
+
+
+def _explain(error: Exception, named: list[tuple[str, Any]], of: str, takes: Callable[[Any], bool]) -> Exception:
+    if type(error) not in (TypeError, AttributeError, pickle.PicklingError):
+        return error
+    for name, value in named:
+        if takes(value):
+            continue
+        place, thing = _culprit(value, str(error), takes)
+        kind = type(thing).__name__
+        what = f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"
+        at = f", {what}," if not place else f" (at {place}, {what})"
+        told = str(error).rstrip(".")
+        cure = "" if "\n" in told or ". " in told else f". {_cure(thing)}"
+        made = type(error)(f"cannot send {name}{of}{at} to another process: {told}{cure}")
+        made.__cause__ = error
+        return made
+    return error
+
+
+def _culprit(value: Any, told: str, takes: Callable[[Any], bool]) -> tuple[str, Any]:
+    """The innermost thing that cannot be pickled, or the one that the error names, and where in the value it is."""
+    place = ""
+    for _ in range(_DEPTH_MAX):
+        if f"'{type(value).__name__}' object" in told:
+            break
+        inner: list[tuple[str, Any]] = []
+        if isinstance(value, dict):
+            inner = [(f"[{key!r}]", one) for key, one in value.items()]
+        elif isinstance(value, list | tuple):
+            inner = [(f"[{index}]", one) for index, one in enumerate(value)]
+        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type | types.ModuleType):
+            if _reduces_itself(value):
+                break
+            inner = [(f".{name}", one) for name, one in vars(value).items()]
+        found = next((each for each in inner if not takes(each[1])), None)
+        if found is None:
+            break
+        place, value = place + found[0], found[1]
+    return place, value
+
+
+def _reduces_itself(value: Any) -> bool:
+    """Its class says how it is pickled, so what is in it does not matter."""
+    kind: Any = type(value)
+    return bool(kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__)
+
+
+def _cure(thing: Any) -> str:
+    for base in type(thing).__mro__:
+        found = _CURES.get(f"{base.__module__}.{base.__qualname__}")
+        if found is not None:
+            return found
+    return _CREATE

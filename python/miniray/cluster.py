@@ -50,6 +50,7 @@ class Server(NamedTuple):
     pid: int
 
 
+@_check.suggest_arguments()
 class Cluster:
     """Start workers on several machines through ssh, and end all of them together.
 

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from miniray import _core
+from miniray import _check, _core
 from miniray.errors import UsageError
 
 
+@_check.suggest_arguments()
 @dataclass
 class NCCLConfig:
     """One process's place in a group.

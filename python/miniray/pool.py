@@ -20,7 +20,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 from miniray import _check, _core
 from miniray._future import PoolBroken, PoolFuture
 from miniray._pool_arguments import (
+    OPTION_NAMES,
     TUPLES,
+    WHERE_OPTIONS_GO,
     TaskOptions,
     arguments_of,
     changed,
@@ -64,6 +66,12 @@ class _Submitter(Executor):
     _options: TaskOptions
     _terms: Any
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a pool belongs to the process that made it, so its tasks cannot use it. Have the task return what is to "
+            "be done next and submit that here, or make another Pool inside the task"
+        )
+
     # Of a coroutine function the worker awaits what it returns. A name says nothing about types.
 
     @overload
@@ -92,7 +100,8 @@ class _Submitter(Executor):
                 function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
             )
         except Exception as error:
-            future.set_exception(error)  # an argument that cannot be sent is the task's failure, not the pool's
+            # An argument that cannot be sent is the task's failure, not the pool's.
+            future.set_exception(inside.explain(error, fn, args, kwargs))
         return future
 
     @overload  # type: ignore[override] # which takes an argument fn=
@@ -260,6 +269,7 @@ class _Submitter(Executor):
 _FUNCTION = type(lambda: None)
 
 
+@_check.suggest_arguments(OPTION_NAMES, WHERE_OPTIONS_GO)
 class Pool(_Submitter):
     """Run functions on whichever worker is free.
 

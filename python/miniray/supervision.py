@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from miniray import _check, _core, _log
 
 
+@_check.suggest_arguments()
 @dataclass(frozen=True)
 class RestartPolicy:
     """How often what died is started again: at most ``max_restarts`` times within ``window_s`` seconds.

@@ -36,6 +36,7 @@ def _note_live(worker: Worker) -> None:
     _live[id(worker)] = weakref.ref(worker)
 
 
+@_check.suggest_arguments()
 class Worker(_core.Worker):
     """Run ``work_fn(handle)`` in a process of its own, and talk to it with ``send`` and ``recv``, or have it called
     with ``call_remote``: calls are answered while the function waits in ``handle.recv()``. Without a function, the
@@ -191,6 +192,7 @@ class Worker(_core.Worker):
         return f"<miniray.{self.name}>"
 
 
+@_check.suggest_arguments()
 class RemoteWorker(Worker):
     """A worker on another machine: ``RemoteWorker(host, port)`` has the worker server there start one for this process.
 

@@ -14,6 +14,7 @@ from typing import Any
 from miniray import _check, _core, _functions
 
 
+@_check.suggest_arguments()
 class WorkerServer(_core.WorkerServer):
     """Listen on ``host:port``, and fork a worker that runs ``work_fn(handle)`` for each connection.
 

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -353,6 +354,11 @@ std::string read_small_file(const char* path) {
   const ssize_t size = read(number, text.data(), text.size());
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
+}
+
+std::size_t terminal_columns(int descriptor) {
+  winsize size{};
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 Room room_at(const char* path) {

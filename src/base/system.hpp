@@ -133,6 +133,8 @@ int thread_count();
 /// Nanoseconds since 1970.
 std::int64_t time_of_day_ns();
 std::string read_small_file(const char* path);
+/// How many characters fit in a line of the terminal; 0 if it is not known, or the descriptor is not a terminal.
+std::size_t terminal_columns(int descriptor);
 struct Room {
   std::uint64_t total_bytes = 0, free_bytes = 0;
 };

@@ -58,7 +58,7 @@ void wrong_result(const std::string& function, const std::string& wanted, const 
   if (const auto* mismatch = dynamic_cast<const Mismatch*>(&why))
     throw ValueError(asked + (mismatch->place().empty() ? "" : mismatch->place() + " of ") + "its result " +
                      mismatch->found());
-  throw ValueError(asked + "its result is none: " + why.what());
+  throw ValueError(asked + "its result cannot be converted: " + why.what());
 }
 
 bool CallFutureBase::wait(std::optional<double> timeout_s) const {

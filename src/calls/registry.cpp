@@ -57,7 +57,7 @@ void wrong_argument(std::string_view name, const std::string& signature, std::si
   if (const auto* mismatch = dynamic_cast<const Mismatch*>(&why))
     throw UsageError(takes + (mismatch->place().empty() ? "" : mismatch->place() + " of ") + which + " " +
                      mismatch->found());
-  throw UsageError(takes + which + " is none: " + why.what());
+  throw UsageError(takes + which + " cannot be converted: " + why.what());
 }
 
 }  // namespace detail

@@ -26,6 +26,7 @@ constexpr std::size_t nonce_bytes = 32, proof_bytes = 32;
 constexpr std::size_t client_hello_bytes = 8 + 4 + nonce_bytes;
 constexpr std::size_t server_head_bytes = 8 + 4 + 4;
 constexpr std::size_t server_rest_bytes = nonce_bytes + proof_bytes;
+constexpr const char* make_key = "python3 -c 'import secrets; print(secrets.token_hex(32))'";
 
 void fill_randomly(std::span<unsigned char> room) {
   while (!room.empty()) {
@@ -127,8 +128,9 @@ Key Key::from_hex(std::string_view text, const std::string& where) {
   const bool right = text.size() == 2 * bytes && text.find_first_not_of("0123456789abcdefABCDEF") == text.npos;
   if (!right)
     throw UsageError("the key in " + where + " must be " + std::to_string(2 * bytes) +
-                     " hexadecimal digits, and this is none such (" + std::to_string(text.size()) +
-                     " characters). Make one with: head -c 32 /dev/urandom | xxd -p -c 64");
+                     " hexadecimal digits, and it has " +
+                     (text.size() == 2 * bytes ? "other characters" : std::to_string(text.size()) + " characters") +
+                     ". Make one with: " + make_key);
   Key key;
   key.origin_ = where;
   for (std::size_t i = 0; i < bytes; ++i)
@@ -140,7 +142,10 @@ Key Key::of_user() {
   if (const char* setting = std::getenv("MINIRAY_KEY")) return from_hex(setting, "MINIRAY_KEY");
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0')
-    throw UsageError("there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set");
+    throw UsageError(
+        "there is no key: neither MINIRAY_KEY nor HOME (for ~/.miniray/key) is set. Set HOME, or: export "
+        "MINIRAY_KEY=$(" +
+        std::string(make_key) + ")");
   const std::filesystem::path path = std::filesystem::path(home) / ".miniray" / "key";
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) return from_hex(make_key_file(path), path.string());

@@ -48,14 +48,17 @@ void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code)
       app.add_subcommand("doctor", "Find what would make a training run hang or fail, on this machine or on several");
   command->footer(
       "It checks every pair of nodes, ports, names, versions, clocks, GPUs, shared memory and limits.\n"
-      "Exit code 0: no problem, 1: some.");
+      "Each finding has its node, its cause and a cure.\n"
+      "Exit code 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n"
+      "2: the arguments make no sense, 130: Ctrl-C.");
   auto options = std::make_shared<Options>();
   command->add_option("nodes", options->nodes, "As you would give them to ssh; without any, this machine");
   command->add_option("--port", options->ports, "Must be free, and open between all nodes; may be given several times")
       ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--workers", options->num_workers, "On each node")->capture_default_str();
-  command->add_option("--gpus-per-worker", options->gpus_per_worker, "Each node must have enough");
+  command->add_option("--gpus-per-worker", options->gpus_per_worker,
+                      "Each node must have enough: too few, or no GPU, is a problem");
   command->add_option("--base-port", options->base_port, "Where the nodes' servers will listen; 0: any that is free");
   command->add_option("--python", options->python_bin, "The interpreter on the nodes, which has MiniRay");
   command->add_option("--ssh-key", options->ssh_key, "A file");

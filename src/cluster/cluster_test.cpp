@@ -98,7 +98,7 @@ TEST_CASE("every node that fails is named, with its cause") {
     FAIL("it started");
   } catch (const ClusterError& error) {
     REQUIRE(error.failures().size() == 2);
-    CHECK(error.failures()[0].node == "localhost:0");
+    CHECK(error.failures()[0].node == "localhost#1");
     CHECK(error.failures()[0].why.find("/no/such/folder (workdir): No such file") != std::string::npos);
     CHECK(error.failures()[1].node == "127.0.0.1");
     CHECK(error.failures()[1].why.find("process " + std::to_string(holder.servers().at(0).pid)) != std::string::npos);
@@ -150,7 +150,7 @@ TEST_CASE("workers on some nodes only") {
   CHECK(cluster.node_of(workers[0]) == 2);
   CHECK(cluster.node_of(workers[1]) == 0);
   CHECK(cluster.position_of("localhost#2") == 2);
-  CHECK_THROWS_WITH_AS((void)cluster.position_of("node9"), doctest::Contains("its nodes are localhost, localhost:0"),
+  CHECK_THROWS_WITH_AS((void)cluster.position_of("node9"), doctest::Contains("its nodes are localhost, localhost#1"),
                        UsageError);
   options.nodes = {3};
   CHECK_THROWS_WITH_AS((void)cluster.connect_to_servers("test_echo", options),

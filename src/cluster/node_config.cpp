@@ -23,7 +23,7 @@ std::vector<std::string> node_names(const std::vector<NodeConfig>& nodes) {
   std::set<std::string> taken;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     std::string name = nodes[i].host;
-    if (taken.contains(name)) name += ":" + std::to_string(nodes[i].base_port);
+    if (taken.contains(name) && nodes[i].base_port > 0) name += ":" + std::to_string(nodes[i].base_port);
     if (taken.contains(name)) name = nodes[i].host + "#" + std::to_string(i);
     taken.insert(name);
     names.push_back(name);

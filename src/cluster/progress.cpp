@@ -2,7 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+
+#include "base/system.hpp"
 
 namespace miniray {
 namespace {
@@ -35,8 +39,12 @@ void Progress::show(const std::vector<Entry>& nodes) {
   }
   if (named > names_max) missing += " and " + std::to_string(named - names_max) + " more";
   const double seconds = static_cast<double>(now_ns() - begun_ns_) / 1e9;
-  std::fprintf(stderr, "%sminiray: %zu of %zu %s ready after %.0f s; waiting for %s%s", terminal_ ? "\r\033[K" : "",
-               done, nodes.size(), noun_, seconds, missing.c_str(), terminal_ ? "" : "\n");
+  std::string line = "miniray: " + std::to_string(done) + " of " + std::to_string(nodes.size()) + " " + noun_ +
+                     " ready after " + std::to_string(std::llround(seconds)) + " s; waiting for " + missing;
+  // A line that wraps could not be written over. The last column stays free: some terminals wrap when it is filled.
+  if (const std::size_t columns = terminal_ ? system::terminal_columns(STDERR_FILENO) : 0; columns > 1)
+    line.resize(std::min(line.size(), columns - 1));
+  std::fprintf(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", line.c_str(), terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
 }

@@ -66,10 +66,11 @@ class MachineCheck {
           gpu_shortage(machine, exam_.nodes[i].num_workers, exam_.nodes[i].gpus_per_worker, {});
       if (shortage) exam_.problem(exam_.name(i), "gpu", shortage->what, shortage->cure);
       if (exam_.nodes[i].gpus_per_worker > 0 && machine.gpus.empty())
-        exam_.warning(exam_.name(i), "gpu",
-                      "has no GPU, so its workers run without: " +
-                          (machine.notes.empty() ? "none is visible" : machine.notes.front()),
-                      "See `nvidia-smi` on " + exam_.name(i));
+        exam_.problem(
+            exam_.name(i), "gpu",
+            "has no GPU, so its workers would run without: " +
+                (machine.notes.empty() ? "none is visible" : machine.notes.front()),
+            "See `nvidia-smi` on " + exam_.name(i) + "; if no GPU is needed there, leave gpus_per_worker out");
       for (const std::string& note : machine.notes)
         if (!machine.gpus.empty()) exam_.warning(exam_.name(i), "gpu", note, "");
       const Value* cuda = i < exam_.languages.size() ? exam_.languages[i].find("cuda") : nullptr;

@@ -147,7 +147,8 @@ class NetworkCheck {
   }
 
   void check_names() {
-    for (std::size_t i = 0; i < exam_.nodes.size() && exam_.nodes.size() > 1; ++i) {
+    for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
+      if (is_alone(i)) continue;
       const std::string& own = exam_.facts[i]["host_name"].string();
       const List& means = exam_.facts[i]["host_name_means"].list();
       if (!exam_.facts[i]["gloo_interface"].is_null()) continue;
@@ -177,6 +178,13 @@ class NetworkCheck {
                       cure);
     }
     check_names_elsewhere();
+  }
+
+  // All nodes are on one machine, which finds itself by whatever its name means.
+  [[nodiscard]] bool is_alone(std::size_t node) {
+    for (std::size_t other = 0; other < exam_.nodes.size(); ++other)
+      if (!exam_.probes->same_machine(node, other)) return false;
+    return true;
   }
 
   // What each node takes the others' names for, should one be a master_addr.

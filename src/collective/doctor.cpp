@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/check.hpp"
+#include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
 #include "collective/examination.hpp"
 #include "miniray/error.hpp"
@@ -54,6 +55,17 @@ class Doctor {
     exam_.names.erase(exam_.names.begin() + static_cast<std::ptrdiff_t>(node));
   }
 
+  // The failure says what ssh or the interpreter said; this is what to try by hand.
+  static std::string cure_for_start(const NodeConfig& node) {
+    const std::string python = node.python_bin.empty() ? "python3" : quote_for_shell(node.python_bin);
+    const std::string command = python + " -c 'import miniray'";
+    return "Try, until it works: " + (is_local(node.host) ? command : "ssh " + node.host + " \"" + command + "\"");
+  }
+
+  static std::string cure_for_language(const std::string& node) {
+    return "Try, until it works, on " + node + ": python3 -c 'import miniray.doctor, torch'";
+  }
+
   // Servers and probes on all nodes; if some fail, these are dropped, and it is false. The talk with them goes through
   // ssh where that works, so that a firewall is a finding, and no obstacle.
   bool bring_up() {
@@ -82,7 +94,7 @@ class Doctor {
         const std::size_t before = exam_.nodes.size();
         for (std::size_t i = before; i-- > 0;) {
           const auto failed = std::ranges::find(error.failures(), called[i], &ClusterError::Failure::node);
-          if (failed != error.failures().end()) drop(i, "start", failed->why, "");
+          if (failed != error.failures().end()) drop(i, "start", failed->why, cure_for_start(exam_.nodes[i]));
         }
         MINIRAY_CHECK(exam_.nodes.size() < before);  // else it would be tried for ever
         return false;
@@ -115,7 +127,7 @@ class Doctor {
       workers = cluster_->connect_to_servers(exam_.what.language_probe);
     } catch (const ClusterError& error) {
       for (const ClusterError::Failure& failure : error.failures())
-        exam_.problem(failure.node, "version", failure.why, "");
+        exam_.problem(failure.node, "version", failure.why, cure_for_language(failure.node));
       return;
     }
     for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -126,7 +138,8 @@ class Doctor {
                       "See `python -c 'import torch'` on " + exam_.name(i));
         exam_.languages.emplace_back(Map{});
       } catch (const Error& error) {
-        exam_.problem(exam_.name(i), "version", "its Python does not tell of itself: " + std::string(error.what()), "");
+        exam_.problem(exam_.name(i), "version", "its Python does not say its versions: " + std::string(error.what()),
+                      cure_for_language(exam_.name(i)));
         exam_.languages.emplace_back(Map{});
       }
     }

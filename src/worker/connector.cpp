@@ -144,7 +144,8 @@ void Connector::go_on() {
     if (!receive(input_, sizeof(std::uint32_t))) return;
     std::uint32_t length = 0;
     std::memcpy(&length, input_.data(), sizeof(length));
-    if (length == 0 || length > answer_bytes_max) throw ProtocolError("the answer from " + where_ + " is none");
+    if (length == 0 || length > answer_bytes_max)
+      throw ProtocolError("the answer from " + where_ + " has an impossible length");
     answer_bytes_ = length;
     input_.clear();
   }
