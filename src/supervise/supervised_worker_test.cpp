@@ -98,7 +98,7 @@ TEST_CASE("workers of a cluster, whose server may die too") {
   CHECK(workers[1].restarts() == 2);
   CHECK(workers[2].restarts() == 1);
   CHECK(workers[0].events().events("node_back").size() == 1);  // the second found it there
-  CHECK(workers[0].events().events("node_back").at(0).node == "localhost:0");
+  CHECK(workers[0].events().events("node_back").at(0).node == "localhost#1");
 }
 
 TEST_CASE("a node that is gone for good: another, if the policy allows it") {
