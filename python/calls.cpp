@@ -17,10 +17,11 @@ namespace miniray::python {
 
 std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled, const Packer& pack,
                                             nb::object* needs) {
-  std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(parts);
-  if (encoded) return encoded;
   const auto [begin, end] = pickled;
-  const bool one = end == begin + 1;
+  const bool one = end == begin + 1;  // of a map: items, or results, of which each is by itself
+  std::unique_ptr<EncodedObject> encoded =
+      EncodedObject::exactly(parts, one ? Sharing::within_items : Sharing::anywhere);
+  if (encoded) return encoded;
   const nb::object packed =
       pack(one ? nb::object(parts[begin]) : nb::object(nb::make_tuple(parts[begin], parts[begin + 1])));
   parts[begin] = packed[0];
@@ -111,7 +112,7 @@ class PythonCallee : public Callee {
   void send_value(const OwedReply& reply, nb::handle value) {
     if (!reply.is_wanted()) return;
     try {
-      std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(value);
+      std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(value, Sharing::anywhere);
       const ReplyVerb verb = encoded ? ReplyVerb::value : ReplyVerb::pickle;
       if (!encoded) encoded = std::make_unique<EncodedObject>(pack_(value, served_)[0], Codec::msgpack);
       send(reply, verb, *encoded);
@@ -123,12 +124,14 @@ class PythonCallee : public Callee {
   // The results of a map, and the errors of those that raised.
   void send_values(const OwedReply& reply, const nb::object& values) {
     if (!reply.is_wanted()) return;
+    const auto pack = [this](nb::handle value) { return pack_(value, served_); };
+    std::unique_ptr<EncodedObject> encoded;
     try {
-      const auto pack = [this](nb::handle value) { return pack_(value, served_); };
-      send(reply, ReplyVerb::values, *encode_parts(nb::list(values), of_values, pack));
-    } catch (nb::python_error& unsendable) {
-      send_error(reply, unsendable.value(), true);
+      encoded = encode_parts(nb::list(values), of_values, pack);
+    } catch (const nb::python_error&) {
+      encoded = encode_parts(nb::list(without_unsendable_(served_, values)), of_values, pack);
     }
+    send(reply, ReplyVerb::values, *encoded);
   }
 
   void send_error(const OwedReply& reply, nb::handle error, bool of_the_result = false) {
@@ -155,6 +158,7 @@ class PythonCallee : public Callee {
   nb::object begin_ = attribute("miniray._calls", "begin");
   nb::object work_ = attribute("miniray._coroutines", "work");
   nb::object pack_ = attribute("miniray._calls", "pack_reply");
+  nb::object without_unsendable_ = attribute("miniray._calls", "without_unsendable");
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };
 

@@ -1,6 +1,10 @@
 #include "object_walk.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
+#include <unordered_set>
 
 #include "miniray/limits.hpp"
 #include "wire/json_text.hpp"
@@ -58,21 +62,25 @@ enum class Fidelity : std::uint8_t { plain, exact };
 template <class Writer, Fidelity fidelity = Fidelity::plain>
 class ObjectWalk {
  public:
-  ObjectWalk(Writer& writer, EncodedObject& encoded) : writer_(writer), encoded_(encoded) {}
+  ObjectWalk(Writer& writer, EncodedObject& encoded, Sharing sharing = Sharing::anywhere)
+      : writer_(writer), encoded_(encoded), sharing_(sharing) {}
 
   void value(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
     if (type == &PyUnicode_Type) return string(object);
     if (type == &PyLong_Type) return integer(object);
     if (type == &PyFloat_Type) return writer_.real(PyFloat_AS_DOUBLE(object));
-    if (type == &PyDict_Type) return map(object);
-    if (type == &PyList_Type) return list(object);
+    if (type == &PyDict_Type || type == &PyList_Type) {
+      require_only_one(object);
+      return type == &PyDict_Type ? map(object) : list(object);
+    }
     if (object == Py_None) return writer_.null();
     if (object == Py_True || object == Py_False) return writer_.boolean(object == Py_True);
     if (type == &PyBytes_Type) return bytes(object);
     if constexpr (fidelity == Fidelity::exact) {
       const std::string_view name = type->tp_name;
       if (name != "numpy.ndarray" && name != "Tensor") throw Inexact{};
+      require_only_one(object);
       if (plain_array(object)) return;
       if (!attribute("miniray._arrays", "is_exact")(nb::handle(object)).is(nb::handle(Py_True))) throw Inexact{};
       return foreign(object);
@@ -82,6 +90,19 @@ class ObjectWalk {
   }
 
  private:
+  // What only its parent and this walk refer to is nowhere else.
+  void require_only_one(PyObject* object) {
+    constexpr Py_ssize_t parent_and_walk = 2;
+    if (fidelity == Fidelity::plain || Py_REFCNT(object) <= parent_and_walk) return;
+    const auto few = std::span(few_seen_).first(few_count_);
+    if (std::ranges::find(few, object) != few.end()) throw Inexact{};
+    if (few_count_ < few_seen_.size()) {
+      few_seen_[few_count_++] = object;
+      return;
+    }
+    if (!seen_.insert(object).second) throw Inexact{};
+  }
+
   // Subclasses, buffers, arrays: by what they can do.
   void rarer(PyObject* object) {
     if (PyUnicode_Check(object)) return string(object);
@@ -182,6 +203,10 @@ class ObjectWalk {
       } catch (UnsendableAt& error) {
         error.prepend("[" + std::to_string(i) + "]");
         throw;
+      }
+      if (sharing_ == Sharing::within_items && depth_.value() == items_depth) {
+        few_count_ = 0;
+        seen_.clear();
       }
     }
     writer_.end_list();
@@ -291,8 +316,14 @@ class ObjectWalk {
   }
 
   Writer& writer_;
+  static constexpr std::size_t items_depth = 2;
   EncodedObject& encoded_;
+  Sharing sharing_;
   Depth depth_;
+  // Those that may be in several places: the first few, and the others.
+  std::array<PyObject*, 8> few_seen_;
+  std::size_t few_count_ = 0;
+  std::unordered_set<PyObject*> seen_;
 };
 
 }  // namespace
@@ -319,12 +350,12 @@ EncodedObject::EncodedObject(nb::handle object, Codec codec) {
   }
 }
 
-std::unique_ptr<EncodedObject> EncodedObject::exactly(nb::handle object) {
+std::unique_ptr<EncodedObject> EncodedObject::exactly(nb::handle object, Sharing sharing) {
   std::unique_ptr<EncodedObject> encoded(new EncodedObject);
   encoded->message_.body.reserve(limits::body_bytes_expected);
   MsgpackWriter writer(encoded->message_);
   try {
-    ObjectWalk<MsgpackWriter, Fidelity::exact>(writer, *encoded).value(object.ptr());
+    ObjectWalk<MsgpackWriter, Fidelity::exact>(writer, *encoded, sharing).value(object.ptr());
   } catch (const Inexact&) {
     return nullptr;
   } catch (const UnsendableAt&) {

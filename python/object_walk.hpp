@@ -9,13 +9,20 @@
 
 namespace miniray::python {
 
+/// Whether one object may be in two places of what is sent: messages would make two of it.
+enum class Sharing : std::uint8_t {
+  anywhere,      ///< it has to stay one
+  within_items,  ///< the same, but between the elements of a list in the list
+};
+
 /// A message, and the objects whose memory its buffers borrow.
 class EncodedObject {
  public:
   /// Raises TypeError or OverflowError, naming the place, if it cannot be sent.
   EncodedObject(nb::handle object, Codec codec);
-  /// Nothing if it would arrive as something else: a tuple as a list, an object of a subclass as one of its base.
-  [[nodiscard]] static std::unique_ptr<EncodedObject> exactly(nb::handle object);
+  /// Nothing if it would arrive as something else: a tuple as a list, an object of a subclass as one of its base, one
+  /// list as two.
+  [[nodiscard]] static std::unique_ptr<EncodedObject> exactly(nb::handle object, Sharing sharing);
   EncodedObject(const EncodedObject&) = delete;
   EncodedObject& operator=(const EncodedObject&) = delete;
   ~EncodedObject();

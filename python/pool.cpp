@@ -53,11 +53,11 @@ void bind_pool(nb::module_& module) {
       .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),
            "retries"_a)
       .def("submit", &PoolCore::submit, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),
-           "owner"_a, "needs"_a.none(), "pack"_a)
+           "owner"_a, "needs"_a.none(), "pack"_a, "late"_a = false)
       .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a,
-           "needs"_a.none(), "pack"_a,
+           "needs"_a.none(), "pack"_a, "late"_a = false,
            nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
-                   "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object) -> int"))
+                   "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object, late: bool = False) -> int"))
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def(
           "cancel", [](PoolCore& self, std::int64_t number, bool even) { self.cancel(number, even); }, "number"_a,

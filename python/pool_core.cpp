@@ -240,18 +240,18 @@ Message PoolCore::detach(EncodedObject& encoded, Task& owner) {
 
 std::int64_t PoolCore::submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
                               const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs,
-                              nb::handle pack) {
+                              nb::handle pack, bool late) {
   Task task;
   task.number = ++last_task_;
   task.function = function.function;
   task.needs = needs_of(needs);
   const std::unique_ptr<EncodedObject> encoded = encode_call(task, arguments, keywords, memory, pack);
   task.call = detach(*encoded, task);
-  return enqueue(std::move(task), terms, owner);
+  return enqueue(std::move(task), terms, owner, late);
 }
 
 std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                                  nb::handle owner, nb::handle needs, nb::handle pack) {
+                                  nb::handle owner, nb::handle needs, nb::handle pack, bool late) {
   Task task;
   task.number = ++last_task_;
   task.function = function.function;
@@ -262,14 +262,14 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
   parts.append(star);
   const std::unique_ptr<EncodedObject> encoded = encode_for(task, CallVerb::map, std::move(parts), pack);
   task.call = detach(*encoded, task);
-  return enqueue(std::move(task), terms, owner);
+  return enqueue(std::move(task), terms, owner, late);
 }
 
-std::int64_t PoolCore::enqueue(Task task, const TermsHandle& terms, nb::handle owner) {
+std::int64_t PoolCore::enqueue(Task task, const TermsHandle& terms, nb::handle owner, bool late) {
   task.terms = terms.terms;
   const std::int64_t number = task.number;
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
-  if (refusing_) throw std::runtime_error("cannot schedule new futures after shutdown");
+  if (ending_ || (refusing_ && !late)) throw std::runtime_error("cannot schedule new futures after shutdown");
   hold(owner);
   task.owner = owner.ptr();
   ++outstanding_;
@@ -297,6 +297,10 @@ void PoolCore::cancel_waiting() {
 }
 
 void PoolCore::cancel_all() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+  }
   post([](TaskEngine& engine) { engine.cancel_all(); });
 }
 

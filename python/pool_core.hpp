@@ -62,11 +62,13 @@ class PoolCore {
                     const std::string& strategy, std::optional<double> timeout_s, int retries);
 
   // Tasks.
-  // `needs` is a handle, or None; `pack` makes pickles of what messages cannot say.
+  // `needs` is a handle, or None; `pack` makes pickles of what messages cannot say. One that is `late` is taken even if
+  // tasks are refused: it belongs to what was begun before.
   std::int64_t submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
-                      const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs, nb::handle pack);
+                      const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs, nb::handle pack,
+                      bool late);
   std::int64_t submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                          nb::handle owner, nb::handle needs, nb::handle pack);
+                          nb::handle owner, nb::handle needs, nb::handle pack, bool late);
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner);
   void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
@@ -127,7 +129,7 @@ class PoolCore {
   std::unique_ptr<EncodedObject> encode_call(Task& task, nb::handle arguments, nb::handle keywords, nb::handle memory,
                                              nb::handle pack);
   [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
-  std::int64_t enqueue(Task task, const TermsHandle& terms, nb::handle owner);
+  std::int64_t enqueue(Task task, const TermsHandle& terms, nb::handle owner, bool late);
   void ring();
   bool post(Command command);
   template <class Question>
@@ -146,7 +148,7 @@ class PoolCore {
   std::vector<Task> incoming_, again_;
   std::vector<Command> commands_;
   std::size_t outstanding_ = 0;  // tasks whose outcome was not handed out
-  bool asleep_ = false, rung_ = false, refusing_ = false, stopping_ = false;
+  bool asleep_ = false, rung_ = false, refusing_ = false, ending_ = false, stopping_ = false;
 
   News fresh_;  // the engine's own
   std::vector<std::shared_ptr<Worker>> dismissed_;

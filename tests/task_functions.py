@@ -6,6 +6,7 @@ Those that wait do so for a file, which the test writes when it is time: no outc
 from __future__ import annotations
 
 import os
+import threading
 import signal
 import sys
 import time
@@ -308,3 +309,13 @@ def noted_bytes(path: str, number: int, size: int) -> tuple[int, bytes]:
     """Leaves a line, and returns so many bytes."""
     append_line(path, str(number))
     return number, bytes(size)
+
+
+def lock_at(number: int, fatal: int) -> Any:
+    """Something that cannot be sent, once."""
+    return threading.Lock() if number == fatal else number
+
+
+def append_line_and_sleep(path: str) -> None:
+    append_line(path, "x")
+    time.sleep(60)

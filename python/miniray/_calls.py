@@ -358,6 +358,18 @@ def describe_error(served: Served, error: BaseException, of_the_result: bool = F
     return "error", described
 
 
+def without_unsendable(served: Served, values: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+    """The results and errors of a map, with an error in the place of each result that cannot be sent."""
+    results, errors = values
+    for index, result in enumerate(results):
+        try:
+            _pickling.pickled(result, served)
+        except BaseException as error:
+            results[index] = None
+            errors.append([index, describe_error(served, error, True)[1]])
+    return results, sorted(errors, key=lambda failed: failed[0])
+
+
 def pack_reply(value: Any, served: Served) -> tuple[_pickling.Pickle, None]:
     return _pickling.pickled(value, served), None
 

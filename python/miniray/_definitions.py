@@ -179,6 +179,13 @@ class Definitions:
         found = self._of_number.get(number)
         return found.thing if found is not None else None
 
+    def clear(self) -> None:
+        """Nobody will ask for anything again."""
+        with self.lock:
+            for table in (self._of_thing, self._of_global, self._of_number):
+                table.clear()  # type: ignore[attr-defined]
+            self._snapshots, self._namespaces = [], [{}]
+
     # The pickler's book.
 
     def number_of(self, thing: Any) -> int | None:

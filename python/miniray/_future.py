@@ -111,6 +111,7 @@ class PoolFuture(MiniRayFuture[T]):
 
         @property
         def _waiters(self) -> list[Any]:
+            self._refuse_to_wait_here()
             if self._waiting is None:
                 self._waiting = []
             return self._waiting
@@ -171,11 +172,6 @@ class PoolFuture(MiniRayFuture[T]):
         return "running" if self.running() else super()._describe_state()
 
     def _wait(self, timeout: float | None) -> None:
-        if self._inside.delivers_here() and self._state not in _DONE:
-            raise RuntimeError(
-                "this thread delivers the pool's results, so it would wait here forever. A future's callback, and what "
-                "pickles an item of map, must not wait for a result of the same pool: wait in a thread of its own"
-            )
         with self._condition:
             done = self._state in _DONE
             if not done:
@@ -193,6 +189,14 @@ class PoolFuture(MiniRayFuture[T]):
                     raise TimeoutError(f"the task is not done after {timeout} s; it goes on")
         if self._state != FINISHED:
             raise CancelledError
+
+    def _refuse_to_wait_here(self) -> None:
+        if self._state not in _DONE:
+            self._inside.refuse_to_wait_here()
+
+    async def _await(self) -> T:
+        self._refuse_to_wait_here()
+        return await super()._await()
 
     def set_result(self, result: T) -> None:
         """The pool does this."""
@@ -222,7 +226,9 @@ class PoolFuture(MiniRayFuture[T]):
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception) and not self._inside.delivers_here():
+                    raise  # Ctrl-C, in the thread that cancelled it
                 LOGGER.exception("exception calling callback for %r", self)
 
 

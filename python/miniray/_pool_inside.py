@@ -3,6 +3,7 @@ workers. It does not know its pool, which may be let go of while tasks run."""
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -38,12 +39,19 @@ _SILENT = (
     "function does not answer calls: use Worker() or the work function miniray.serve_calls, or have the function wait "
     "in handle.recv(), which answers them"
 )
+_LOGGER = logging.getLogger("miniray")
+
 live: set[Inside] = set()  # whose threads run
 
 
 def end_those_on(cluster: Any) -> None:
     """Before the cluster stops."""
     pools = [inside for inside in list(live) if inside.source.is_on(cluster)]
+    if any(inside.delivers_here() for inside in pools):
+        raise RuntimeError(
+            "a cluster cannot be stopped in the callback of a task on it: its pool would wait here for itself. Stop it "
+            "in a thread of its own"
+        )
     for inside in pools:
         inside.begin_to_end()
     for inside in pools:
@@ -76,6 +84,7 @@ class Inside:
         )  # lambdas and the like
         self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
+        self._mappings: set[Any] = set()  # that have more to submit
         self._done = 0
         self._failed = 0
         self._closing = False
@@ -219,6 +228,8 @@ class Inside:
         self.core.refuse_tasks()
         if cancel_futures:
             self.core.cancel_waiting()
+        for mapping in list(self._mappings):
+            mapping.hurry(cancel_futures)
         self.core.nudge()
         if wait:
             self.wait_for_the_end()
@@ -233,10 +244,28 @@ class Inside:
             return
         self._closing = True
         self.core.refuse_tasks()
+        for mapping in list(self._mappings):
+            mapping.hurry(True)
         self._pause.set()
         self.core.hurry(how)
         self.core.cancel_all()
         self.core.nudge()
+
+    def refuse_to_wait_here(self) -> None:
+        if self.delivers_here():
+            raise RuntimeError(
+                "this thread delivers the pool's results, so it would wait here forever. A future's callback, and what "
+                "pickles an item of map, must not wait for a result of the same pool: wait in a thread of its own"
+            )
+
+    def note_mapping(self, mapping: Any, has_more: bool) -> None:
+        """A shutdown waits for a map that has not sent all of its items."""
+        if has_more:
+            self._mappings.add(mapping)
+        elif mapping in self._mappings:
+            self._mappings.discard(mapping)
+            if self._closing:
+                self.core.nudge()
 
     def delivers_here(self) -> bool:
         """Whether this is the thread that hands out news."""
@@ -274,7 +303,7 @@ class Inside:
             self._ended.set()
 
     def _deliver_until_the_end(self) -> None:
-        while not self.core.is_finished():
+        while self._mappings or not self.core.is_finished():
             news = self.core.wait_news()
             if news is None:
                 break
@@ -292,7 +321,10 @@ class Inside:
             for outcome in outcomes:
                 if self._silent:
                     self._silent.discard(outcome[3])
-                self._settle(*outcome)
+                try:
+                    self._settle(*outcome)
+                except BaseException:  # of somebody's callback: those of the others are still to come
+                    _LOGGER.exception("a pool's thread goes on after this")
             if outcomes:
                 self._stillborn = 0
                 del outcome
@@ -300,7 +332,7 @@ class Inside:
             self._send_by_value([self.definitions.by_number(number) for number in unknown])
             for vacancy in vacancies:
                 self._vacancies.put(vacancy)
-                if self._replacer is None and not self._closing:
+                if self._replacer is None and not self._pause.is_set():
                     self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
                     self._replacer.start()
 
@@ -319,6 +351,10 @@ class Inside:
             if (vacancy := self._vacancies.get()) is not None:
                 vacancy[1].close()
         self.source.close()
+        # Python keeps what lets go of a pool until the very end, and the script's globals must not be kept with it.
+        self.definitions.clear()
+        self.functions.clear()
+        self._anonymous.clear()
 
     def _settle(self, owner: Any, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         if type(owner) is not PoolFuture:
@@ -340,6 +376,8 @@ class Inside:
         except BaseException as unreadable:
             error = unreadable
         if kind in ("error", "timeout") and error is not None and self.try_again(owner, owner._options, error, extra):
+            if owner.cancelled():  # in this very moment
+                self.core.cancel(owner._number, True)
             return
         if error is None:
             self._done += 1
@@ -360,8 +398,8 @@ class Inside:
         """After an exception that the task's terms name."""
         if not options.retry_on or task.tries >= options.retries or not isinstance(error, options.retry_on):
             return False
-        if self._pause.is_set():
-            return False  # the pool ends
+        if self._pause.is_set() or owner.cancelled():
+            return False  # the pool ends, or nobody wants it any more
         task.count_try()
         self.events.add("task_retried", f"it raised {type(error).__name__}: {error}")
         self.core.resubmit(task, owner)
@@ -465,13 +503,13 @@ class Inside:
         while (gone := places.get()) is not None:
             taken = gone.worker_object()
             gone.close()
-            if not self._closing:
+            if not self._pause.is_set():  # what was submitted before a shutdown is still to be done
                 self._fill(node, taken)
 
     def _fill(self, node: int, gone: Any) -> None:
         name = self.source.nodes[node].name
         pause_s, lost = 0.0, False
-        while not self._closing:
+        while not self._pause.is_set():
             if not self._allowed(node):
                 return
             self._pause.wait(pause_s)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 from miniray import _calls, _core, _pickling
@@ -63,6 +64,7 @@ class Mapping:
         self._bytes = 0
         self._abandoned = False
         self._interrupted = False
+        self._hurries = False
         self._workers = max(1, self._inside.workers)
         self._feeding = threading.Lock()  # of whoever sends
         self._must_feed = False
@@ -72,12 +74,14 @@ class Mapping:
             from miniray._pool_progress import Bar
 
             self._bar = Bar(self._total, self._workers)
+        self._inside.begin()
         # An iterator may wait for anything, and the thread that delivers must not.
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
         try:
             if self._feeder is None:
+                self._inside.note_mapping(self, True)
                 self._feed()
             else:
                 self._feeder.start()
@@ -100,9 +104,11 @@ class Mapping:
                     self._send(chunk, first)
             finally:
                 self._feeding.release()
+            if self._exhausted or self._abandoned:
+                self._inside.note_mapping(self, False)
 
     def _has_room(self) -> bool:
-        if self._abandoned or self._bytes > self._inside.results_bytes_max:
+        if self._abandoned or (self._bytes > self._inside.results_bytes_max and not self._hurries):
             return False
         if self._feeder is not None and len(self._under_way) + len(self._arrived) >= _LAZY_CHUNKS_MAX * self._workers:
             return False
@@ -130,6 +136,15 @@ class Mapping:
             self._exhausted = True
             self._failure = error
             self._condition.notify_all()
+        self._inside.note_mapping(self, False)
+
+    def hurry(self, cancel: bool) -> None:
+        """The pool is to be shut down: all that is left goes out, whatever room the results take; or nothing more."""
+        self._hurries = True
+        if cancel:
+            self._fail(CancelledError("the pool was shut down before all items had gone out"))
+        else:
+            self._go_on()
 
     def _take_chunk(self) -> list[Any]:
         if self._exhausted:
@@ -157,11 +172,15 @@ class Mapping:
 
     def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
         chunk = _Chunk(self, items, first, tries)
-        self._inside.begin()
         self._under_way[chunk] = None
         try:
             chunk.number = self._submit(items, chunk)
         except Exception as failure:
+            if len(items) > 1:  # one of them cannot be sent, perhaps: the others can
+                for index, item in enumerate(items):
+                    self._send([item], first + index, tries)
+                del self._under_way[chunk]
+                return
             del self._under_way[chunk]
             error = self._inside.explain_items(failure, self._fn, items, first)
             self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
@@ -174,12 +193,12 @@ class Mapping:
         memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
             return core.submit_map(
-                self._function.handle, items, self._star, self._terms, chunk, self._needs, self._inside.pack
+                self._function.handle, items, self._star, self._terms, chunk, self._needs, self._inside.pack, True
             )
         [item] = items
         arguments = item if self._star else [item]
         return core.submit(
-            self._function.handle, arguments, {}, self._terms, memory_bytes, chunk, self._needs, self._inside.pack
+            self._function.handle, arguments, {}, self._terms, memory_bytes, chunk, self._needs, self._inside.pack, True
         )
 
     # The delivering thread.
@@ -211,7 +230,7 @@ class Mapping:
                 errors = dict.fromkeys(range(count), error)
                 if kind in ("timeout", "error") and self._retry(chunk, values, errors):
                     return
-        except Exception as unreadable:
+        except BaseException as unreadable:
             errors = dict.fromkeys(range(count), unreadable)
         self._arrive(chunk, values, errors, size)
         self._go_on()
@@ -304,6 +323,7 @@ class Mapping:
                     raise self._failure
                 if self._exhausted and not self._expected and self._failure is None:
                     return None
+                self._inside.refuse_to_wait_here()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
@@ -329,6 +349,7 @@ class Mapping:
         with self._condition:
             self._abandoned = True
             self._condition.notify_all()
+        self._inside.note_mapping(self, False)
         for chunk in reversed(list(self._under_way)):  # what runs comes last: nothing then takes its place
             if chunk.number:
                 self._take_back(chunk)

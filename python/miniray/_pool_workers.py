@@ -123,6 +123,7 @@ class LocalWorkers:
     def close(self) -> None:
         self._server.kill()
         self._server.close()
+        self._snapshot = self._server._snapshot = None  # which refers to the script
 
 
 def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:

@@ -42,6 +42,7 @@ def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
         "by_value": None if importable else _sent_work.packed(work_fn),
         "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
         "script": script(),
+        "argv": [os.fsencode(word) for word in sys.argv if isinstance(word, str)],
     }
 
 
@@ -88,6 +89,7 @@ def main() -> None:
 def _work(handle: _core.Handle) -> Any:
     specification = handle.recv()
     sys.path[:] = specification["sys_path"]
+    sys.argv[:] = [os.fsdecode(word) for word in specification["argv"]]  # the script may look at them
     if specification["script"] is not None:
         from miniray import _functions
 

@@ -10,6 +10,11 @@ import threading
 from typing import Any
 
 
+def _seconds(timeout: float | None) -> float:
+    """As a lock takes it."""
+    return -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+
+
 class _Condition(threading.Condition):
     def wait(self, timeout: float | None = None) -> bool:
         waiter = threading.Lock()
@@ -18,7 +23,7 @@ class _Condition(threading.Condition):
         saved: Any = None
         try:
             saved = self._release_save()  # type: ignore[attr-defined]
-            return waiter.acquire(True, -1 if timeout is None else max(0.0, timeout))
+            return waiter.acquire(True, _seconds(timeout))
         finally:
             if saved is not None:
                 self._acquire_restore(saved)  # type: ignore[attr-defined]
@@ -57,7 +62,7 @@ class Latch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it was set within so many seconds."""
-        if not self._is_set and self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout)):
+        if not self._is_set and self._lock.acquire(True, _seconds(timeout)):
             self._is_set = True
             self._lock.release()
         return self._is_set

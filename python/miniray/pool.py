@@ -11,6 +11,7 @@ workers and never waits for Python; and one that gives results to futures.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -414,3 +415,4 @@ def _shut_down_all() -> None:
 
 
 threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined] # before threads are joined
+atexit.register(_shut_down_all)  # and those that such threads have made since

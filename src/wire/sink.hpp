@@ -50,6 +50,7 @@ class Depth {
                          "does it contain itself?");
   }
   void leave() { --depth_; }
+  [[nodiscard]] std::size_t value() const { return depth_; }
 
  private:
   std::size_t depth_ = 0;

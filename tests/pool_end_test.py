@@ -1,0 +1,255 @@
+"""The end of a pool: deaths, maps, callbacks and the interpreter's own end while it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gzip
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_functions
+from executors import PATIENCE_S
+from script_programs import run_script
+
+import miniray
+from miniray import Pool, TaskTimeout
+
+
+def die_at(number: int, fatal: int) -> int:
+    if number == fatal:
+        os._exit(1)
+    return number
+
+
+# --- Deaths during a shutdown -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_worker_that_dies_while_the_pool_shuts_down_is_replaced(workers: int, start: str) -> None:
+    with Pool(workers, start=start) as pool:
+        futures = [pool.submit(die_at, number, number if number in (3, 4) else -1) for number in range(8)]
+    for number, future in enumerate(futures):
+        if number in (3, 4):
+            with pytest.raises(miniray.WorkerDied):
+                future.result(0)
+        else:
+            assert future.result(0) == number
+
+
+def test_tasks_that_time_out_while_the_pool_shuts_down() -> None:
+    with Pool(2) as pool:
+        futures = [pool.options(timeout=0.05).submit(time.sleep, 60) for _ in range(6)]
+    for future in futures:
+        with pytest.raises(TaskTimeout):
+            future.result(0)
+
+
+def test_the_program_ends_with_a_pool_whose_workers_die(tmp_path: Path) -> None:
+    source = """
+    import os
+    from miniray import Pool
+    def f(x):
+        if x == 1: os._exit(1)
+        print("ran", x, flush=True)
+    if __name__ == "__main__":
+        pool = Pool(1)
+        for x in range(3): pool.submit(f, x)
+    """
+    assert run_script(tmp_path, source) == "ran 0\nran 2\n"
+
+
+def test_an_initializer_that_ends_its_worker_breaks_a_pool_that_shuts_down() -> None:
+    with Pool(1, initializer=os._exit, initargs=(1,)) as pool:
+        future = pool.submit(task_functions.square, 2)
+    with pytest.raises(miniray.PoolBroken, match="die before they are ready"):
+        future.result(0)
+
+
+# --- Maps -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("count", [10, 5000])
+@pytest.mark.parametrize("results_bytes_max", [1, 1 << 30])
+def test_results_of_a_map_may_be_read_after_the_pool(count: int, results_bytes_max: int) -> None:
+    with Pool(2, results_bytes_max=results_bytes_max) as pool:
+        results = pool.map(task_functions.square, range(count), chunksize=3)
+    assert list(results) == [number * number for number in range(count)]
+
+
+def test_a_shutdown_that_cancels_ends_a_map(tmp_path: Path) -> None:
+    pool = Pool(1)
+    results = pool.map(task_functions.wait_for, [str(tmp_path / "gate")] * 100, range(100), chunksize=1)
+    pool.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "gate").touch()
+    with pytest.raises(concurrent.futures.CancelledError):
+        list(results)
+    pool.shutdown()
+
+
+def test_an_item_or_result_that_cannot_be_sent_fails_alone(pool: Any) -> None:
+    items: list[Any] = list(range(1000))
+    items[500] = threading.Lock()
+    results = pool.map(type, items, chunksize=100)
+    assert [next(results) for _ in range(500)] == [int] * 500
+    with pytest.raises(TypeError, match="lock"):
+        next(results)
+    results = pool.map(task_functions.lock_at, range(1000), [500] * 1000, chunksize=100)
+    assert [next(results) for _ in range(500)] == list(range(500))
+    with pytest.raises(TypeError, match="the result cannot be sent back"):
+        next(results)
+
+
+# --- Callbacks --------------------------------------------------------------------------------------------------------
+def leave(_: Any) -> None:
+    raise SystemExit("stop")
+
+
+def test_a_callback_that_wants_to_exit_ends_nothing(pool: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        first = pool.submit(time.sleep, 0.05)
+        first.add_done_callback(leave)
+        first.result(PATIENCE_S)
+        assert pool.submit(task_functions.square, 2).result(PATIENCE_S) == 4
+        assert list(pool.map(task_functions.square, range(3))) == [0, 1, 4]
+    assert "stop" in caplog.text
+
+
+WAYS = {
+    "map": lambda pool: list(pool.map(abs, [1])),
+    "imap_unordered": lambda pool: list(pool.imap_unordered(abs, [1])),
+    "wait": lambda pool: concurrent.futures.wait([pool.submit(abs, 1)]),
+    "as_completed": lambda pool: list(concurrent.futures.as_completed([pool.submit(abs, 1)])),
+    "miniray.as_completed": lambda pool: list(miniray.as_completed([pool.submit(abs, 1)])),
+    "await": lambda pool: asyncio.run(asyncio.wait_for(pool.submit(abs, 1), None)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_to_wait_in_a_callback_is_an_error_however_it_is_done(pool: Any, way: str) -> None:
+    heard: list[BaseException] = []
+    over = threading.Event()
+
+    def wait(_: Any) -> None:
+        try:
+            WAYS[way](pool)
+        except BaseException as error:
+            heard.append(error)
+        over.set()
+
+    pool.submit(time.sleep, 0.05).add_done_callback(wait)
+    assert over.wait(PATIENCE_S)
+    assert isinstance(heard[0], RuntimeError) and "wait in a thread of its own" in str(heard[0])
+    assert pool.submit(abs, -3).result(PATIENCE_S) == 3
+
+
+def test_a_cluster_is_not_stopped_in_a_callback() -> None:
+    cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=1)])
+    heard: list[BaseException] = []
+    over = threading.Event()
+
+    def stop(_: Any) -> None:
+        try:
+            cluster.stop()
+        except BaseException as error:
+            heard.append(error)
+        over.set()
+
+    try:
+        pool = Pool(cluster)
+        pool.submit(time.sleep, 0.05).add_done_callback(stop)
+        assert over.wait(PATIENCE_S)
+        assert "Stop it in a thread of its own" in str(heard[0])
+        assert pool.submit(abs, -3).result(PATIENCE_S) == 3
+    finally:
+        cluster.stop()
+
+
+def test_a_task_that_is_cancelled_between_two_tries_is_not_tried_again(pool: Any, tmp_path: Path, until: Any) -> None:
+    tries = tmp_path / "tries"
+    future = pool.options(timeout=0.05, retries=1000, retry_on=TaskTimeout).submit(
+        task_functions.append_line_and_sleep, str(tries)
+    )
+    assert until(lambda: tries.exists() and task_functions.count_of(str(tries)) > 2)
+    assert future.cancel()
+    pool.submit(abs, 1).result(PATIENCE_S)
+    before = task_functions.count_of(str(tries))
+    for _ in range(20):
+        pool.submit(time.sleep, 0.02).result(PATIENCE_S)
+    assert task_functions.count_of(str(tries)) <= before + 1  # one that had begun
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_a_very_long_time(pool: Any, timeout: float) -> None:
+    assert pool.submit(abs, -1).result(timeout) == 1
+    assert list(pool.map(abs, [-1], timeout=timeout)) == [1]
+
+
+# --- The interpreter's end --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ending", ["", "pool.shutdown()"])
+def test_the_scripts_globals_are_finished_as_without_a_pool(tmp_path: Path, ending: str) -> None:
+    source = f"""
+    import gzip
+    from miniray import Pool
+    def square(x): return x * x
+    class Loud:
+        def __del__(self): print("gone")
+    if __name__ == "__main__":
+        loud = Loud()
+        out = gzip.open("x.gz", "wt")
+        pool = Pool(2)
+        for x in pool.map(square, range(5)): out.write(f"{{x}} ")
+        print(pool.submit(lambda: square(3)).result())
+        {ending}
+    """
+    assert run_script(tmp_path, source) == "9\ngone\n"
+    with gzip.open(tmp_path / "x.gz", "rt") as file:
+        assert file.read() == "0 1 4 9 16 "
+
+
+def test_a_pool_that_a_thread_makes_after_the_script_has_ended(tmp_path: Path) -> None:
+    source = """
+    import sys, threading
+    from miniray import Pool
+    def f(x): return x
+    def job():
+        threading.main_thread().join()
+        pool = Pool(1, start="spawn")
+        print(pool.submit(f, 1).result())
+    if __name__ == "__main__":
+        threading.Thread(target=job).start()
+    """
+    for _ in range(5):
+        assert run_script(tmp_path, source) == "1\n"
+
+
+# --- What a spawned worker is given -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_script_has_its_arguments_in_workers(tmp_path: Path, start: str) -> None:
+    source = """
+    import sys
+    from miniray import Pool
+    SEED = int(sys.argv[2])
+    def seed(): return SEED
+    if __name__ == "__main__":
+        with Pool(1, start=sys.argv[1]) as pool: print(pool.submit(seed).result())
+    """
+    assert run_script(tmp_path, source, start, "42") == "42\n"
+
+
+def bump(rows: Any) -> Any:
+    rows[0][0] += 1
+    return rows
+
+
+def test_one_object_in_two_places_stays_one(pool: Any) -> None:
+    row = [0]
+    assert pool.submit(bump, [row, row]).result() == [[1], [1]]
+    assert pool.submit(bump, [row, row, (1,)]).result() == [[1], [1], (1,)]
+    assert pool.submit(bump, [[0], [0]]).result() == [[1], [0]]
+    first, second = pool.submit(list, [row, row]).result()
+    assert first is second
+    # Items of a map are apart, however many travel together.
+    assert list(pool.map(bump, [[row]] * 4, chunksize=4)) == [[[1]]] * 4
