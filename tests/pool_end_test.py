@@ -141,7 +141,8 @@ def test_to_wait_in_a_callback_is_an_error_however_it_is_done(pool: Any, way: st
 
     pool.submit(time.sleep, 0.05).add_done_callback(wait)
     assert over.wait(PATIENCE_S)
-    assert isinstance(heard[0], RuntimeError) and "wait in a thread of its own" in str(heard[0])
+    assert isinstance(heard[0], RuntimeError)
+    assert "wait in a thread of its own" in str(heard[0])
     assert pool.submit(abs, -3).result(PATIENCE_S) == 3
 
 

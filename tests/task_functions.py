@@ -6,9 +6,9 @@ Those that wait do so for a file, which the test writes when it is time: no outc
 from __future__ import annotations
 
 import os
-import threading
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -154,7 +154,7 @@ class CallFuture(MiniRayFuture[T]):
         """Of what is known here: nothing is received, and nothing is unpickled, for the sake of a text."""
         if self._state != FINISHED or self._exception is not None:
             return super()._describe_state()
-        kind, body = self._reply or ("", None)
+        kind, body = self._reply if self._reply is not None else ("", {})
         if kind == "value":
             return f"finished, returned {type(body).__name__}"
         if kind in ("error", "unknown"):

@@ -182,8 +182,9 @@ class Definitions:
     def clear(self) -> None:
         """Nobody will ask for anything again."""
         with self.lock:
-            for table in (self._of_thing, self._of_global, self._of_number):
-                table.clear()  # type: ignore[attr-defined]
+            self._of_thing.clear()
+            self._of_global.clear()
+            self._of_number.clear()
             self._snapshots, self._namespaces = [], [{}]
 
     # The pickler's book.

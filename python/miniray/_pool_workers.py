@@ -123,7 +123,8 @@ class LocalWorkers:
     def close(self) -> None:
         self._server.kill()
         self._server.close()
-        self._snapshot = self._server._snapshot = None  # which refers to the script
+        self._snapshot = None  # which refers to the script
+        self._server.__dict__.pop("_snapshot", None)
 
 
 def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
