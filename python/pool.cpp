@@ -39,46 +39,78 @@ void bind_pool(nb::module_& module) {
           "The Python object, if it is one.");
   nb::class_<PoolCore>(module, "_Pool")
       .def(nb::init<>())
-      .def("add_node", &PoolCore::add_node, "name"_a, "cpus"_a, "gpus"_a, "gpu_names"_a, "custom"_a)
+      .def(
+          "add_node",
+          [](PoolCore& self, std::string name, double cpus, std::vector<std::string> gpu_names, const Amounts& custom) {
+            self.driver.add_node(std::move(name), NodeResources(cpus, gpu_names.size(), custom), gpu_names);
+          },
+          "name"_a, "cpus"_a, "gpu_names"_a, "custom"_a)
       .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a, "needs"_a.none(), "pack"_a)
       .def("add_worker", &PoolCore::add_worker, "node"_a, "worker"_a, "shares_clock"_a)
-      .def("set_link", &PoolCore::set_link, "node"_a, "link"_a)
+      .def(
+          "set_link",
+          [](PoolCore& self, std::size_t node, Channel& link) { self.driver.set_link(node, std::move(link)); },
+          "node"_a, "link"_a)
       .def("new_function", &PoolCore::new_function)
       .def("describe", &PoolCore::describe, "function"_a, "definition"_a, "by_value"_a, "slot"_a, "name"_a)
       .def("redefine", &PoolCore::redefine, "function"_a, "definition"_a, "needs"_a,
            nb::sig(
                "def redefine(self, function: _TaskFunction, definition: object, needs: list[_TaskFunction]) -> None"))
-      .def_static("needs", &PoolCore::needs, "handles"_a,
-                  nb::sig("def needs(handles: list[_TaskFunction]) -> _TaskNeeds"))
-      .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),
-           "retries"_a)
-      .def("submit", &PoolCore::submit, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),
-           "owner"_a, "needs"_a.none(), "pack"_a, "late"_a = false)
+      .def_static(
+          "needs",
+          [](const nb::list& handles) { return NeedsHandle{std::make_shared<const TaskNeeds>(all_of(handles))}; },
+          "handles"_a, nb::sig("def needs(handles: list[_TaskFunction]) -> _TaskNeeds"))
+      .def(
+          "terms",
+          [](const PoolCore& self, double cpus, double gpus, const Amounts& custom, const std::string& node,
+             const std::string& strategy, std::optional<double> timeout_s, int retries) {
+            const Strategy placed = strategy == "pack" ? Strategy::pack : Strategy::spread;
+            return TermsHandle{self.driver.terms({cpus, gpus, custom, node, placed}, timeout_s, retries)};
+          },
+          "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(), "retries"_a)
+      .def("submit",
+           nb::overload_cast<const FunctionHandle&, nb::handle, nb::handle, const TermsHandle&, nb::handle, nb::handle,
+                             nb::handle, nb::handle, bool>(&PoolCore::submit),
+           "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(), "owner"_a, "needs"_a.none(),
+           "pack"_a, "late"_a = false)
       .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a,
            "needs"_a.none(), "pack"_a, "late"_a = false,
            nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
                    "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object, late: bool = False) -> int"))
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def(
-          "cancel", [](PoolCore& self, std::int64_t number, bool even) { self.cancel(number, even); }, "number"_a,
-          "even_if_it_runs"_a)
-      .def("interrupt", &PoolCore::interrupt, "number"_a)
-      .def("cancel_waiting", &PoolCore::cancel_waiting)
-      .def("cancel_all", &PoolCore::cancel_all)
-      .def("break_down", &PoolCore::break_down, "why"_a)
-      .def("give_up_node", &PoolCore::give_up_node, "node"_a, "why"_a)
-      .def("refuse_tasks", &PoolCore::refuse_tasks)
-      .def("is_finished", &PoolCore::is_finished)
+          "cancel",
+          [](PoolCore& self, std::int64_t number, bool even_if_it_runs) {
+            self.driver.cancel(number, even_if_it_runs);
+          },
+          "number"_a, "even_if_it_runs"_a)
+      .def(
+          "interrupt",
+          [](PoolCore& self, std::int64_t number) { self.driver.cancel(number, true, Closing::interrupt); }, "number"_a)
+      .def("cancel_waiting", [](PoolCore& self) { self.driver.cancel_waiting(); })
+      .def("cancel_all", [](PoolCore& self) { self.driver.cancel_all(); })
+      .def(
+          "break_down", [](PoolCore& self, const std::string& why) { self.driver.break_down(why); }, "why"_a)
+      .def(
+          "give_up_node",
+          [](PoolCore& self, std::size_t node, const std::string& why) { self.driver.give_up_node(node, why); },
+          "node"_a, "why"_a)
+      .def("refuse_tasks", [](PoolCore& self) { self.driver.refuse_tasks(); })
+      .def("is_finished", [](PoolCore& self) { return self.driver.is_finished(); })
       .def("wait_news", &PoolCore::wait_news,
            nb::sig(
                "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))
       .def("status", &PoolCore::status, nb::sig("def status(self) -> dict[str, typing.Any]"))
-      .def("nudge", &PoolCore::nudge)
-      .def("is_running", &PoolCore::is_running, "number"_a)
+      .def("nudge", [](PoolCore& self) { self.driver.nudge(); })
       .def(
-          "hurry", [](PoolCore& self, int how) { self.hurry(static_cast<Closing>(how)); }, "how"_a)
-      .def("heed_hurry", &PoolCore::heed_hurry)
-      .def("stop", &PoolCore::stop, nb::call_guard<nb::gil_scoped_release>());
+          "is_running", [](PoolCore& self, std::int64_t number) { return self.driver.is_running(number); }, "number"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "hurry", [](PoolCore& self, int how) { self.driver.hurry(static_cast<Closing>(how)); }, "how"_a)
+      .def(
+          "heed_hurry", [](const PoolCore& self) { heed(self.driver.urgency()); },
+          "Has the core's waits in the calling thread fail when the pool is in a hurry.")
+      .def("stop", [](PoolCore& self) { self.driver.stop(); }, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace miniray::python

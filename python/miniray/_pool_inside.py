@@ -101,7 +101,7 @@ class Inside:
         self._watcher: threading.Thread | None = None
         self.workers = 0  # that it began with, and means to have
         for node in source.nodes:
-            self.core.add_node(node.name, node.cpus, len(node.gpu_names), node.gpu_names, node.custom)
+            self.core.add_node(node.name, node.cpus, node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
         self.core.start(
             first and first.handle, initargs, self.needs_of(first) if first is not None else None, self.pack
@@ -309,8 +309,6 @@ class Inside:
                 break
             outcomes, events, vacancies, unknown = news
             for kind, node, worker, text, task in events:  # first: who has a result may look for its history
-                if kind == "shutdown":
-                    continue  # it was to wake this thread, and tells nothing
                 self.events._note(kind, node, worker, text, {"task": task} if task else {})
                 if kind == "pool_broken":
                     self._broken = text

@@ -1,5 +1,6 @@
 #include "tasks/large_buffers.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "miniray/limits.hpp"
@@ -22,6 +23,28 @@ std::uint64_t sample_of(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
+
+std::vector<std::shared_ptr<const LargeBuffer>> LargeBuffers::own_buffers(Message& call) {
+  std::vector<std::shared_ptr<const LargeBuffer>> large;
+  std::vector<std::uint64_t> places(call.buffers.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Buffer& buffer = call.buffers[i];
+    if (buffer.size < limits::shared_buffer_bytes_min) {
+      if (buffer.owner) continue;
+      Buffer copy = Buffer::allocate(buffer.size);
+      std::ranges::copy(buffer.bytes(), copy.data);
+      buffer = std::move(copy);
+      continue;
+    }
+    Recognised found = recognise(buffer.bytes());
+    buffer = std::move(found.buffer);
+    if (!found.known) continue;
+    places[i] = Message::kept_place | found.known->number;
+    large.push_back(std::move(found.known));
+  }
+  if (!large.empty()) call.places = std::move(places);
+  return large;
+}
 
 LargeBuffers::Recognised LargeBuffers::recognise(std::span<const std::byte> bytes) {
   const std::uint64_t sample = sample_of(bytes);

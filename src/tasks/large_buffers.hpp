@@ -5,8 +5,10 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "miniray/array.hpp"
+#include "miniray/message.hpp"
 
 namespace miniray {
 
@@ -16,15 +18,19 @@ struct LargeBuffer {
   Buffer buffer;
 };
 
+/// Is used by one thread at a time.
 class LargeBuffers {
  public:
+  /// A call that waits may go out after its arguments have changed, or are gone: from now on it has its own. Returns
+  /// those that other calls have had as well: where a worker keeps them, they do not travel again.
+  [[nodiscard]] std::vector<std::shared_ptr<const LargeBuffer>> own_buffers(Message& call);
+
+ private:
   struct Recognised {
     Buffer buffer;                             ///< memory with these bytes that belongs to nobody else
     std::shared_ptr<const LargeBuffer> known;  ///< if they were seen before
   };
   [[nodiscard]] Recognised recognise(std::span<const std::byte> bytes);
-
- private:
   struct Seen {
     std::uint64_t sample;
     Buffer buffer;

@@ -116,32 +116,10 @@ void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, 
   Task task;
   task.number = owner->number = ++last_number_;
   task.call = call_message(verb, body, task.number);
-  own_buffers(task);
+  task.large = large_buffers_.own_buffers(task.call);
   task.terms = std::move(terms);
   under_way_.emplace(task.number, owner);
   engine_.submit(std::move(task));
-}
-
-// The task may go out after its arguments have changed, or are gone: it has its own. Large ones that other tasks have
-// too, and the worker already, do not travel again.
-void PoolInside::own_buffers(Task& task) {
-  Message& call = task.call;
-  std::vector<std::uint64_t> places(call.buffers.size());
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    Buffer& buffer = call.buffers[i];
-    if (buffer.size < limits::shared_buffer_bytes_min) {
-      Buffer copy = Buffer::allocate(buffer.size);
-      std::ranges::copy(buffer.bytes(), copy.data);
-      buffer = std::move(copy);
-      continue;
-    }
-    LargeBuffers::Recognised found = large_buffers_.recognise(buffer.bytes());
-    buffer = std::move(found.buffer);
-    if (!found.known) continue;
-    places[i] = Message::kept_place | found.known->number;
-    task.large.push_back(std::move(found.known));
-  }
-  if (!task.large.empty()) call.places = std::move(places);
 }
 
 void PoolInside::cancel(std::int64_t number) {

@@ -104,7 +104,6 @@ class PoolInside {
   void require_open() const;
   void join(PlacedWorker placed);
   void link(std::size_t node);
-  void own_buffers(Task& task);
   void settle_all();
   void settle(const TaskOutcome& outcome);
   bool fill_places();

@@ -1,0 +1,132 @@
+// Runs a task engine in a thread of its own, which waits for workers and for nobody else. Any thread may give it tasks
+// and orders; one takes its news and hands them out.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "miniray/channel.hpp"
+#include "tasks/engine.hpp"
+#include "worker/close_all.hpp"
+
+namespace miniray {
+
+/// How urgent an end is; it only grows. Several threads may be closing workers meanwhile.
+using Urgency = std::shared_ptr<std::atomic<Closing>>;
+/// Ends the workers together, as urgently as it is or becomes.
+void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const Urgency& urgency);
+
+class TaskDriver {
+ public:
+  struct Vacancy {
+    std::size_t node;
+    std::shared_ptr<Worker> gone;
+  };
+  /// What the engine has to tell, until somebody takes it.
+  struct News {
+    std::vector<TaskOutcome> outcomes;
+    std::vector<PoolEvent> events;
+    std::vector<Vacancy> vacancies;
+    std::vector<std::int64_t> unknown_functions;  ///< whose values workers ask for: redefine() them
+    bool nudged = false;
+    [[nodiscard]] bool empty() const {
+      return outcomes.empty() && events.empty() && vacancies.empty() && unknown_functions.empty() && !nudged;
+    }
+  };
+
+  TaskDriver();
+  TaskDriver(const TaskDriver&) = delete;
+  TaskDriver& operator=(const TaskDriver&) = delete;
+  ~TaskDriver() { stop(); }
+
+  // Before start().
+  void add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names);
+  void start(std::optional<Task> initializer);
+
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
+  void set_link(std::size_t node, Channel link);
+  /// The terms of tasks; UsageError if no task can have them here.
+  [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const Demand& demand, std::optional<double> timeout_s,
+                                                       int retries) const;
+
+  // Tasks.
+  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
+  /// False if tasks are refused; one that is `late` belongs to what was begun before, and is refused only at the end.
+  [[nodiscard]] bool submit(Task task, bool late = false);
+  /// One that has had an outcome, and shall have another: in its old place.
+  void submit_again(Task task);
+  void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
+  void cancel_waiting();
+  /// Those that run, too. Nothing is taken from now on.
+  void cancel_all();
+  void redefine(std::shared_ptr<TaskFunction> function, Message definition, const TaskNeeds& needs);
+  void break_down(const std::string& why);
+  void give_up_node(std::size_t node, const std::string& why);
+
+  // News.
+  /// Waits for some; nothing after stop().
+  [[nodiscard]] std::optional<News> wait_news();
+  /// Has wait_news() return.
+  void nudge();
+
+  // The end.
+  /// Tasks that come from now on are refused.
+  void refuse_tasks();
+  /// Whether tasks are refused, and the outcome of each that was taken has been handed out.
+  [[nodiscard]] bool is_finished();
+  /// Ends the engine, and then the workers, together.
+  void stop();
+  /// From now on workers are ended in this way, even those that are ending.
+  void hurry(Closing how);
+  [[nodiscard]] const Urgency& urgency() const { return urgency_; }
+
+  // Questions. They wait for the engine's answer.
+  [[nodiscard]] bool is_running(std::int64_t number);
+  [[nodiscard]] TaskEngine::Census census();
+  [[nodiscard]] std::vector<TaskEngine::WorkerStatus> workers();
+
+ private:
+  struct Node {
+    std::string name;
+    NodeResources resources;
+    std::vector<std::string> gpu_names;
+  };
+  using Command = std::function<void(TaskEngine&)>;
+
+  void ring();
+  bool post(Command command);
+  template <class Answer, class Question>
+  Answer ask(Question question);
+  void run();
+  void publish();
+
+  std::vector<Node> nodes_;
+  std::unique_ptr<TaskEngine> engine_;
+  std::unique_ptr<Channel> waker_, bell_;
+  std::thread thread_;
+  std::atomic<std::int64_t> last_number_ = 0;
+
+  std::mutex mutex_;  // of what goes to the engine
+  std::vector<Task> incoming_, again_;
+  std::vector<Command> commands_;
+  std::size_t outstanding_ = 0;  // tasks whose outcome was not handed out
+  bool asleep_ = false, rung_ = false, refusing_ = false, ending_ = false, stopping_ = false;
+
+  News fresh_;  // the engine's own
+  std::vector<std::shared_ptr<Worker>> dismissed_;
+  Urgency urgency_ = std::make_shared<std::atomic<Closing>>(Closing::finish);
+  std::mutex news_mutex_;
+  std::condition_variable news_came_;
+  News news_;
+  bool ended_ = false;
+};
+
+}  // namespace miniray
