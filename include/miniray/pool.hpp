@@ -63,8 +63,8 @@ struct PoolOptions {
 };
 
 struct MapOptions {
-  /// Items that go out together; by default as many as take some milliseconds, by what was measured, and one where
-  /// tasks have a time-out.
+  /// Items that go out together; by default as many as take some milliseconds, by what was measured. Where tasks have a
+  /// time-out, which is of one call, each goes out alone.
   std::optional<std::size_t> chunk_size = {};
   std::optional<double> timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
 };

@@ -96,8 +96,8 @@ std::shared_ptr<const TaskTerms> PoolInside::terms(const TaskOptions& options) c
   auto made = std::make_shared<TaskTerms>();
   made->demand = {options.num_cpus, options.num_gpus, options.resources, options.node, options.strategy};
   check(made->demand);
-  if (options.timeout_s && !(*options.timeout_s >= 0))
-    throw UsageError("timeout_s is a number of seconds, 0 or more, not " + std::to_string(*options.timeout_s));
+  if (options.timeout_s && !(*options.timeout_s > 0))
+    throw UsageError("timeout_s is a number of seconds above 0, not " + std::to_string(*options.timeout_s));
   if (options.retries < 0) throw UsageError("retries is 0 or more, not " + std::to_string(options.retries));
   made->timeout_s = options.timeout_s;
   made->retries = options.retries;

@@ -21,7 +21,7 @@ class Mapping {
         items_(std::move(items)),
         chunk_size_(chunk_size),
         workers_(std::max<std::size_t>(1, inside.worker_count())) {
-    if (terms_->timeout_s && !chunk_size_) chunk_size_ = 1;
+    if (terms_->timeout_s) chunk_size_ = 1;  // which is of one call
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

@@ -373,4 +373,12 @@ TEST_CASE("a cluster's nodes must have a function that answers calls") {
   CHECK_THROWS_WITH_AS(Pool(cluster, options), doctest::Contains("has no work function \"nothing\""), ClusterError);
 }
 
+TEST_CASE("a time-out is above 0, and of one call, whatever the chunks") {
+  Pool pool(1);
+  CHECK_THROWS_WITH_AS((void)pool.with({.timeout_s = 0}), doctest::Contains("above 0"), UsageError);
+  const std::vector<int> items = numbers_to(20);
+  const auto patient = pool.with({.timeout_s = 60});
+  CHECK(patient.map<int>("test_echo", items, {.chunk_size = 7}) == items);
+}
+
 }  // namespace miniray
