@@ -208,7 +208,11 @@ class Definitions:
         if not outer or not isinstance(thing, types.FunctionType) or not _script.is_of_script(thing):
             return None
         owner = _spawned._look_up(_script.module(), outer)
-        return owner if isinstance(owner, type) and vars(owner).get(name) is thing else None
+        if not isinstance(owner, type):
+            return None
+        member = vars(owner).get(name)
+        is_member = (member.__func__ if isinstance(member, staticmethod) else member) is thing  # __new__ is static
+        return owner if is_member else None
 
     def is_there(self, thing: Any) -> bool:
         return False
