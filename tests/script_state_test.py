@@ -306,3 +306,126 @@ def test_open_files_are_refused() -> None:
                 pool.submit(len, file).result(60)
         with pytest.raises(TypeError, match=r"the result cannot be sent back: an open file.*Send its path"):
             pool.submit(open, __file__).result(60)
+
+FOLLOWED = """
+import collections, functools, types
+from miniray import Pool, Worker
+
+n = 1
+def passed_on(f):
+    @functools.wraps(f)
+    def call(*args): return f(*args)
+    return call
+def plain(): return n
+@passed_on
+def wrapped(): return n
+def with_default(f=plain): return f()
+def with_named_default(*, f=plain): return f()
+class Base:
+    def m(self): return n
+class Derived(Base):
+    pass
+class Outer:
+    class Inner:
+        def m(self): return n
+class Decorated:
+    @passed_on
+    def m(self): return n
+    @property
+    @passed_on
+    def p(self): return n
+    @functools.cached_property
+    def cached(self): return n
+    @functools.singledispatchmethod
+    def dispatched(self, x): return n
+class Meta(type):
+    def make(cls): return n
+class Made(metaclass=Meta):
+    pass
+class Called:
+    def __call__(self): return n
+@functools.singledispatch
+def dispatched(x): return n
+@dispatched.register
+def _(x: int): return n
+@functools.lru_cache(maxsize=0)
+def cached(): return n
+functions, table, pair, nested = [plain], {"plain": plain}, (plain, 1), [{"plain": [plain]}]
+part, derived, called, bound = functools.partial(plain), Derived(), Called(), Derived().m
+holder = types.SimpleNamespace(f=plain)
+def by_list(): return functions[0]()
+def by_dict(): return table["plain"]()
+def by_tuple(): return pair[0]()
+def by_nested(): return nested[0]["plain"][0]()
+def by_part(): return part()
+def by_object(): return derived.m()
+def by_called(): return called()
+def by_bound(): return bound()
+def by_holder(): return holder.f()
+def by_property(): return Decorated().p
+def by_cached_property(): return Decorated().cached
+def by_method(): return Decorated().dispatched(1)
+def by_meta(): return Made.make()
+calls = [
+    (plain,), (wrapped,), (with_default,), (with_named_default,), (Derived().m,), (Outer.Inner().m,), (Decorated().m,),
+    (called,), (dispatched, 1), (dispatched, "x"), (cached,), (part,), (bound,), (by_list,), (by_dict,), (by_tuple,),
+    (by_nested,), (by_part,), (by_object,), (by_called,), (by_bound,), (by_holder,), (by_property,),
+    (by_cached_property,), (by_method,), (by_meta,),
+]
+with Pool(1) as pool:
+    wrong = []
+    for call in calls:  # each alone: a call that tells the worker of the global would do so for others
+        for n in (1, 2, 1, 3):
+            if (got := pool.submit(*call).result(60)) != n:
+                wrong.append((call, n, got))
+    print(wrong)
+"""
+
+
+def test_a_global_that_got_another_value_is_seen_through_whatever_holds_the_function(tmp_path: Path) -> None:
+    assert run_script(tmp_path, FOLLOWED) == "[]\n"
+
+
+OTHER_VALUES = """
+import array, collections, datetime, decimal, fractions, functools, operator, pathlib, re, sys
+import numpy as np
+from miniray import Pool
+
+def twice(x): return 2 * x
+def thrice(x): return 3 * x
+VALUES = [
+    (decimal.Decimal(1), decimal.Decimal(2)), (fractions.Fraction(1, 2), fractions.Fraction(1, 3)),
+    (datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)), (range(3), range(4)), (slice(1), slice(2)),
+    (np.arange(3), np.arange(1, 4)), (np.float32(1), np.float32(2)), (re.compile("a"), re.compile("b")),
+    (pathlib.Path("a"), pathlib.Path("b")), (collections.OrderedDict(a=1), collections.OrderedDict(a=2)),
+    (collections.deque([1]), collections.deque([2])), (bytearray(b"a"), bytearray(b"b")),
+    (array.array("i", [1]), array.array("i", [2])), (functools.partial(pow, 2), functools.partial(pow, 3)),
+    (len, sum), (operator.itemgetter(0), operator.itemgetter(1)), (twice, thrice),
+    (functools.partial(twice), functools.partial(thrice)), ([twice], [thrice]), ([lambda: 1], [lambda: 2]),
+]
+which = 0
+def shown(x):
+    if isinstance(x, list): x = x[0]
+    return repr(x.__code__.co_consts) if hasattr(x, "__code__") else repr(x).split(" at ")[0]
+def functions():
+    for number in range(len(VALUES)):
+        exec(f"def f{number}(x=VALUES[{number}][which]): return shown(x)", globals())
+        exec(f"class C{number}:\\n  x = VALUES[{number}][which]\\n  def m(self): return shown(vars(C{number})['x'])",
+             globals())
+functions()
+if __name__ == "__main__":
+    with Pool(1, start="spawn") as pool:
+        which = 1
+        functions()
+        for number, (old, new) in enumerate(VALUES):
+            for f in (globals()[f"f{number}"], globals()[f"C{number}"]().m):
+                got = pool.submit(f).result(60)
+                if got != shown(new):
+                    print("wrong", old, new, got)
+    print("done")
+"""
+
+
+def test_defaults_and_members_of_any_type_are_compared(tmp_path: Path) -> None:
+    """A spawned worker has the functions of the script's file, and these have other defaults now."""
+    assert run_script(tmp_path, OTHER_VALUES) == "done\n"
