@@ -307,6 +307,7 @@ def test_open_files_are_refused() -> None:
         with pytest.raises(TypeError, match=r"the result cannot be sent back: an open file.*Send its path"):
             pool.submit(open, __file__).result(60)
 
+
 FOLLOWED = """
 import collections, functools, types
 from miniray import Pool, Worker
@@ -429,3 +430,61 @@ if __name__ == "__main__":
 def test_defaults_and_members_of_any_type_are_compared(tmp_path: Path) -> None:
     """A spawned worker has the functions of the script's file, and these have other defaults now."""
     assert run_script(tmp_path, OTHER_VALUES) == "done\n"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_a_call_does_to_what_a_function_holds_is_gone_with_the_call(tmp_path: Path, start: str) -> None:
+    body = """
+def main():
+    n = 0
+    def count(_=None):
+        nonlocal n
+        n += 1
+        return n
+    def collect(_=None, seen=[]):
+        seen.append(1)
+        return len(seen)
+    async def wait(seen=[]):
+        seen.append(1)
+        return len(seen)
+    def attribute():
+        attribute.n += 1
+        return attribute.n
+    attribute.n = 0
+    def through(f=count): return f()
+    def constant(k=(1, "x")): return k
+    pool = Pool(1, start=sys.argv[1])
+    def several(f): return [pool.submit(f).result(60) for _ in range(3)]
+    for f in (count, collect, wait, attribute, through, functools.partial(count), constant): print(several(f))
+    for _ in range(2): print(list(pool.map(count, range(3), chunksize=3)))
+    n = 5
+    print(several(count), n)
+    pool.shutdown()
+    with Worker() as worker:
+        worker.register("count", count)
+        print([worker.call_remote("count") for _ in range(3)])
+main()
+"""
+    assert lines(tmp_path, start, body) == [
+        *["[1, 1, 1]"] * 6,
+        "[(1, 'x'), (1, 'x'), (1, 'x')]",
+        *["[1, 2, 3]"] * 2,
+        "[6, 6, 6] 5",
+        "[6, 7, 8]",
+    ]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_local_class_is_called_as_a_task(tmp_path: Path, start: str) -> None:
+    body = """
+def main():
+    class Local:
+        def __init__(self, x=1): self.x = x
+        def own(self): return type(self) is Local
+    def itself(): return itself
+    print(type(run(Local)) is Local, run(Local, 3).x, run(Local(4).own), run(lambda l: isinstance(l, Local), Local()))
+    print({type(one) is Local for one in pool.map(Local, range(4))}, callable(run(itself)()))
+    print(type(run(type("Made", (), {}))).__name__)
+main()
+"""
+    assert lines(tmp_path, start, body) == ["True 3 True True", "{True} True", "Made"]

@@ -27,6 +27,7 @@ class Definition:
         "by_value",
         "closure",
         "described",
+        "each_call_anew",
         "globals",
         "handle",
         "in_script",
@@ -45,6 +46,7 @@ class Definition:
         self.name: str | None = None  # in the script, or "module.function"; None if it has none
         self.slot: tuple[int, str] | None = None  # the global that it is the value of
         self.by_value = False
+        self.each_call_anew = False  # a worker makes it again for each call
         self.described: dict[str, Any] = {}  # as workers hear of it; empty until it is known how
         self.needs: list[Definition] = []  # what its pickle refers to
         self.globals: list[tuple[int, str]] = []  # what it looks up when it runs
@@ -102,8 +104,9 @@ class Definitions:
 
     # What is sent.
 
-    def of_function(self, function: Any) -> Definition:
-        """For a function or class to call: one of the script, one that can be imported, or any other."""
+    def of_function(self, function: Any, each_call_anew: bool = False) -> Definition:
+        """For a function or class to call: one of the script, one that can be imported, or any other. Of any other,
+        each call may have what it holds as it was sent, whatever the calls before have done to it."""
         with self.lock:
             if _script.is_of_script(function) or id(function) in self._of_thing:
                 found = self._of_script(function)
@@ -113,8 +116,12 @@ class Definitions:
                 self._to_describe.append(found)
                 if found.name is not None:
                     self._of_number[found.number] = found
+                elif isinstance(function, type):  # its objects come back
+                    self._of_thing[id(function)] = self._of_number[found.number] = found
+                else:
+                    found.each_call_anew = each_call_anew and may_change(function)
             self._describe_all()
-            if found.name is None:
+            if found.number not in self._of_number:
                 found.thing = None  # what is needed of it is in its pickle, and it may go
             return found
 
@@ -304,6 +311,10 @@ class Definitions:
             described["why"] = str(error)
         finally:
             self._noting.pop()
+        if definition.number not in self._of_number:
+            described["unnumbered"] = True  # if a result refers to it, it comes back by value
+        if definition.each_call_anew:
+            described["each_call_anew"] = True
         definition.described = described
         self._on_described(definition)
 
@@ -392,6 +403,34 @@ def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
 def has_no_state(function: Any) -> bool:
     """Whether a function that goes by value is sure to be what it was: it holds nothing that could change."""
     return not (function.__closure__ or function.__dict__ or function.__defaults__ or function.__kwdefaults__)
+
+
+def may_change(function: Any) -> bool:
+    """Whether a call of a function that goes by value may change what it holds: the variables around it, its defaults
+    and its attributes. Globals, modules and classes are not the function's own."""
+    return _may_change(function, set())
+
+
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, types.CodeType)
+
+
+def _may_change(thing: Any, seen: set[int]) -> bool:
+    if isinstance(thing, (*_CONSTANTS, type)) or id(thing) in seen:
+        return False
+    seen.add(id(thing))
+    if type(thing) in (tuple, frozenset):
+        return any(_may_change(one, seen) for one in thing)
+    if type(thing) is types.BuiltinFunctionType:
+        return not isinstance(thing.__self__, (types.ModuleType, type(None)))
+    if type(thing) is not types.FunctionType:
+        return True
+    if _script.is_of_script(thing) or importable_name(thing) is not None:
+        return False  # it does not go along
+    held = [_script._contents(cell) for cell in thing.__closure__ or ()]
+    held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), vars(thing).get("__wrapped__")]
+    if _script.assigned_outside(thing.__code__) or vars(thing).keys() - {"__wrapped__"}:
+        return True
+    return any(_may_change(one, seen) for one in held)
 
 
 def is_same(one: Definition, other: Definition) -> bool:

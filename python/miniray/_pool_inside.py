@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from miniray import _calls, _check, _core, _pickling, _unsendable
-from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same
+from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
 from miniray._waiting import Latch
@@ -140,8 +140,9 @@ class Inside:
             options.retries,
         )
 
-    def function(self, fn: Any) -> Definition:
-        """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
+    def function(self, fn: Any, for_map: bool = False) -> Definition:
+        """The function as the core knows it: by name if that will do, by value if a worker asks for that. What it holds
+        is sent as it is now; what a call does to it there is not seen by the next call, or not by the next map."""
         if isinstance(fn, str):
             made = self.functions.get(fn)
             if made is None:
@@ -154,10 +155,10 @@ class Inside:
             known = self._anonymous.get(fn)
         if known is not None and (known.name is not None or has_no_state(fn)):
             return known
-        made = self.definitions.of_function(fn)
+        made = self.definitions.of_function(fn, each_call_anew=not for_map)
         if made.name is not None:
             self.functions[fn] = made
-        elif isinstance(fn, _FUNCTION):
+        elif isinstance(fn, _FUNCTION) and not (for_map and may_change(fn)):
             if known is not None and is_same(known, made):
                 return known  # nothing in its closure has changed since it was sent
             self._anonymous[fn] = made

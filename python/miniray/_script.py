@@ -110,6 +110,18 @@ def global_names(code: types.CodeType) -> list[str]:
 _GLOBAL_OPERATIONS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 
 
+@cache
+def assigned_outside(code: types.CodeType) -> frozenset[str]:
+    """The variables of functions around it that a function assigns to, or that functions within it do."""
+    import dis
+
+    found = {one.argval for one in dis.get_instructions(code) if one.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= assigned_outside(constant)
+    return frozenset(found.intersection(code.co_freevars))
+
+
 def globals_of(thing: Any) -> list[str]:
     """What the code that is reached through a thing looks up in the script: a function with what it wraps or holds, a
     class with its methods and bases, an object with its class and attributes, a container with its elements."""
