@@ -27,7 +27,9 @@ void bind_pool(nb::module_& module) {
       .def(
           "call", [](const TaskHandle& self) { return decode_object(self.task.call); },
           nb::sig("def call(self) -> list[typing.Any]"), "The body of its call, as it was sent.");
-  nb::class_<NeedsHandle>(module, "_TaskNeeds");
+  nb::class_<NeedsHandle>(module, "_TaskNeeds").def_prop_ro("has_tasks", [](const NeedsHandle& self) {
+    return self.needs.use_count() > 1;
+  });
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
       .def("close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -50,6 +52,8 @@ void bind_pool(nb::module_& module) {
                "def redefine(self, function: _TaskFunction, definition: object, needs: list[_TaskFunction]) -> None"))
       .def_static("needs", &PoolCore::needs, "handles"_a,
                   nb::sig("def needs(handles: list[_TaskFunction]) -> _TaskNeeds"))
+      .def("change_needs", &PoolCore::change_needs, "needs"_a, "handles"_a,
+           nb::sig("def change_needs(self, needs: _TaskNeeds, handles: list[_TaskFunction]) -> None"))
       .def("terms", &PoolCore::terms, "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(),
            "retries"_a)
       .def("submit", &PoolCore::submit, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),

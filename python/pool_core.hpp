@@ -23,7 +23,7 @@ struct FunctionHandle {
   std::shared_ptr<TaskFunction> function;
 };
 struct NeedsHandle {
-  std::shared_ptr<const TaskNeeds> needs;
+  std::shared_ptr<TaskNeeds> needs;  // what is in it is the engine's: see PoolCore::change_needs
 };
 struct TermsHandle {
   std::shared_ptr<const TaskTerms> terms;
@@ -58,6 +58,8 @@ class PoolCore {
   /// A worker asked for its value. `needs` are handles of what a worker has to hear of first.
   void redefine(const FunctionHandle& handle, nb::handle definition, nb::list needs);
   static NeedsHandle needs(nb::list handles);
+  /// Of all tasks that share them, also of those that wait.
+  void change_needs(const NeedsHandle& handle, nb::list handles);
   TermsHandle terms(double cpus, double gpus, const Amounts& custom, const std::string& node,
                     const std::string& strategy, std::optional<double> timeout_s, int retries);
 

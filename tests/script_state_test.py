@@ -16,6 +16,8 @@ class Cfg:
 def d(c=Cfg(1)): return c.v
 class Attribute:
     cfg = Cfg(1)
+big = b""
+def own(): return len(big)
 
 if __name__ == "__main__":
     pool = Pool(2, start=sys.argv[1])
@@ -148,7 +150,8 @@ def test_functions_of_the_script_by_their_names(tmp_path: Path) -> None:
         assert lines(tmp_path, start, body) == ["1 2.0"]
 
 
-def test_large_values_of_a_global_are_not_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_large_values_of_a_global_are_not_kept(tmp_path: Path, start: str) -> None:
     """Neither here nor in the worker."""
     body = """
 def peak():  # in MB. What getrusage says begins with the peak of the process that started this one
@@ -156,9 +159,12 @@ def peak():  # in MB. What getrusage says begins with the peak of the process th
 for i in range(60):
     big = bytes(10_000_000) + bytes([i])
     assert run(lambda: big[-1]) == i
+for i in range(60):
+    big = bytes(10_000_000) + bytes([i])
+    run(own)
 print(peak() < 450, all(n < 450 for n in pool.map(lambda _: peak(), range(4))))
 """
-    assert lines(tmp_path, "fork", body) == ["True True"]
+    assert lines(tmp_path, start, body) == ["True True"]
 
 
 def test_a_view_keeps_its_pool() -> None:
@@ -488,3 +494,57 @@ def main():
 main()
 """
     assert lines(tmp_path, start, body) == ["True 3 True True", "{True} True", "Made"]
+
+
+UNDER_WAY = """
+import sys, threading, time
+from miniray import Cluster, NodeConfig, Pool, Worker
+if __name__ == "__main__":
+    cluster = Cluster([NodeConfig("localhost", 1, 0)], progress=False) if sys.argv[1] == "cluster" else None
+    pool = {
+        "fork": lambda: Pool(1), "spawn": lambda: Pool(1, start="spawn"), "cluster": lambda: Pool(cluster),
+        "given": lambda: Pool([Worker(start="spawn")]),
+    }[sys.argv[1]]()
+    pool.submit(time.sleep, 0.3)
+    def base(): return 1
+    def rate(): return base()
+    def price(x): return x * rate()
+    class Order:
+        def price(self): return price(factor)
+    def of(order): return order.price()
+    futures = []
+    for factor in (10, 20):
+        futures += [pool.submit(price, factor), pool.submit(lambda: price(factor)), pool.submit(of, Order())]
+        results = pool.map(price, [factor])
+        def base(): return 2
+        first = results if factor == 10 else first
+    print([future.result(60) for future in futures], list(first), list(results))
+    # Afterwards: versions that no task has are not kept.
+    for factor in range(500):
+        assert pool.submit(of, Order()).result(60) == 2 * factor
+    print(len(pool._inside.definitions._open) <= 16)
+    pool.shutdown()
+    if cluster:
+        cluster.stop()
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "given", "cluster"])
+def test_calls_under_way_have_what_was_defined_when_they_were_made(tmp_path: Path, start: str) -> None:
+    """Their worker is busy meanwhile, and then asks for the functions that it does not have."""
+    shown = run_script(tmp_path, UNDER_WAY, start).splitlines()
+    assert shown == ["[10, 10, 10, 40, 40, 40] [10] [40]", "True"]
+
+
+def test_a_spawned_workers_own_functions_find_no_older_value_that_was_sent_for_others(tmp_path: Path) -> None:
+    source = """
+    from miniray import Pool
+    n = 0
+    def own(): return n
+    if __name__ == "__main__":
+        with Pool(1, start="spawn") as pool:
+            print(pool.submit(own).result(60))
+            for n in (1, 2, 3):
+                print(pool.submit(own).result(60), pool.submit(lambda: (n, own())).result(60))
+    """
+    assert run_script(tmp_path, source).splitlines() == ["0", "0 (1, 1)", "2 (2, 2)", "3 (3, 3)"]

@@ -464,7 +464,7 @@ def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
     except Exception as error:
         arguments, keywords = thing if isinstance(thing, tuple) and len(thing) == 2 else ((), {})
         raise _unsendable.explain_call(error, "the call", arguments, keywords or {}, definitions.takes) from None
-    for definition in needs:
+    for definition in needs.definitions if needs is not None else ():
         tell(worker, definition)
     return packed, []
 

@@ -166,17 +166,14 @@ class Inside:
 
     def needs_of(self, definition: Definition) -> Any:
         """What a worker has to be told of before it runs the function now, as the core knows it; None: nothing."""
-        if not definition.needs and not definition.globals:
+        if not definition.needs and not definition.globals and not definition.may_look_up:
             return None
-        closure = self.definitions.closure_of(definition)
-        if closure.handle is None:
-            closure.handle = self.core.needs([one.handle for one in closure.definitions])
-        return closure.handle
+        return self.definitions.handle_of(self.definitions.closure_of(definition), self.core.needs)
 
-    def pack(self, thing: Any) -> tuple[Any, list[Any]]:
-        """Arguments, for any of the workers, and what they have to be told of first."""
-        packed, needs = self.definitions.pack(thing)
-        return packed, [one.handle for one in needs]
+    def pack(self, thing: Any) -> tuple[Any, Any]:
+        """Arguments, for any of the workers, and what they have to be told of first; None: nothing."""
+        packed, closure = self.definitions.pack(thing)
+        return packed, None if closure is None else self.definitions.handle_of(closure, self.core.needs)
 
     def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
         """Of a task that could not be submitted."""
@@ -298,7 +295,8 @@ class Inside:
                 self._stillborn = 0
                 del outcome
             del outcomes, news  # futures are not kept alive while this waits
-            self._send_by_value([self.definitions.by_number(number) for number in unknown])
+            asked = [self.definitions.by_number(number) for number in unknown]
+            self._send_by_value([definition for definition in asked if definition is not None])
             for vacancy in vacancies:
                 self._vacancies.put(vacancy)
                 if self._replacer is None and not self._closing:
@@ -411,6 +409,9 @@ class Inside:
         for definition in unknown:
             with self._or_say_why(definition):
                 self.definitions.to_value(definition)
+        if unknown:
+            for handle, handles in self.definitions.grown():
+                self.core.change_needs(handle, handles)
         for definition in unknown:
             needs: list[Definition] = []
             with self._or_say_why(definition):
