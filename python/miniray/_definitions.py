@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from miniray import _pickling, _script, _spawned
+from miniray._function_state import importable_name, may_change
 
 # Every module has these of its own.
 _NOT_SENT = ("__builtins__", "__name__", "__spec__", "__loader__", "__package__", "__file__", "__doc__")
@@ -510,16 +511,6 @@ class Definitions:
         return Closure(root, order, values, self._generation, bool(noted))
 
 
-def importable_name(function: Any) -> str | None:
-    """ "module.function" of a function or class that another process can import; None if there is no such name."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None or "<" in qualname or module in _script.MAIN_NAMES:
-        return None
-    if _spawned._look_up(sys.modules.get(module), qualname) is not function:
-        return None
-    return f"{module}.{qualname}"
-
-
 def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
     """By value, though its module may be one that can be imported here."""
     library = _pickling.cloudpickle()
@@ -531,39 +522,6 @@ def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
         return {"pickle": _pickling.dumped(thing, book, root=thing), "buffers": []}
     finally:
         library.unregister_pickle_by_value(module)
-
-
-def has_no_state(function: Any) -> bool:
-    """Whether a function that goes by value is sure to be what it was: it holds nothing that could change."""
-    return not (function.__closure__ or function.__dict__ or function.__defaults__ or function.__kwdefaults__)
-
-
-def may_change(function: Any) -> bool:
-    """Whether a call of a function that goes by value may change what it holds: the variables around it, its defaults
-    and its attributes. Globals, modules and classes are not the function's own."""
-    return _may_change(function, set())
-
-
-_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, range, types.ModuleType, types.CodeType)
-
-
-def _may_change(thing: Any, seen: set[int]) -> bool:
-    if isinstance(thing, (*_CONSTANTS, type)) or id(thing) in seen:
-        return False
-    seen.add(id(thing))
-    if type(thing) in (tuple, frozenset):
-        return any(_may_change(one, seen) for one in thing)
-    if type(thing) is types.BuiltinFunctionType:
-        return not isinstance(thing.__self__, (types.ModuleType, type(None)))
-    if type(thing) is not types.FunctionType:
-        return True
-    if _script.is_of_script(thing) or importable_name(thing) is not None:
-        return False  # it does not go along
-    held = [_script._contents(cell) for cell in thing.__closure__ or ()]
-    held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), vars(thing).get("__wrapped__")]
-    if _script.assigned_outside(thing.__code__) or vars(thing).keys() - {"__wrapped__"}:
-        return True
-    return any(_may_change(one, seen) for one in held)
 
 
 def is_same(one: Definition, other: Definition) -> bool:
