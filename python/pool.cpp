@@ -27,7 +27,9 @@ void bind_pool(nb::module_& module) {
       .def(
           "call", [](const TaskHandle& self) { return decode_object(self.task.call); },
           nb::sig("def call(self) -> list[typing.Any]"), "The body of its call, as it was sent.");
-  nb::class_<NeedsHandle>(module, "_TaskNeeds");
+  nb::class_<NeedsHandle>(module, "_TaskNeeds").def_prop_ro("has_tasks", [](const NeedsHandle& self) {
+    return self.needs.use_count() > 1;
+  });
   nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
       .def("close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -57,9 +59,15 @@ void bind_pool(nb::module_& module) {
            nb::sig(
                "def redefine(self, function: _TaskFunction, definition: object, needs: list[_TaskFunction]) -> None"))
       .def_static(
-          "needs",
-          [](const nb::list& handles) { return NeedsHandle{std::make_shared<const TaskNeeds>(all_of(handles))}; },
+          "needs", [](const nb::list& handles) { return NeedsHandle{std::make_shared<TaskNeeds>(all_of(handles))}; },
           "handles"_a, nb::sig("def needs(handles: list[_TaskFunction]) -> _TaskNeeds"))
+      .def(
+          "change_needs",
+          [](PoolCore& self, const NeedsHandle& needs, const nb::list& handles) {
+            self.driver.change_needs(needs.needs, all_of(handles));
+          },
+          "needs"_a, "handles"_a,
+          nb::sig("def change_needs(self, needs: _TaskNeeds, handles: list[_TaskFunction]) -> None"))
       .def(
           "terms",
           [](const PoolCore& self, double cpus, double gpus, const Amounts& custom, const std::string& node,

@@ -45,17 +45,14 @@ std::shared_ptr<const TaskNeeds> needs_of(nb::handle handle) {
   return handle.is_none() ? nullptr : nb::cast<NeedsHandle&>(handle).needs;
 }
 
-// What its arguments refer to is among the task's needs then.
+// Notes what its arguments refer to.
 std::unique_ptr<EncodedObject> encode_for(Task& task, CallVerb verb, nb::list parts, nb::handle pack) {
   nb::object more;
   std::unique_ptr<EncodedObject> encoded = encode_parts(
       std::move(parts), verb == CallVerb::map ? of_map : of_call, [pack](nb::handle value) { return pack(value); },
       &more);
   encoded->set_kind(Message::Kind::call, {task.number, 0, static_cast<std::uint8_t>(verb)});
-  if (!more.is_valid() || nb::len(more) == 0) return encoded;
-  TaskNeeds all = task.needs != nullptr ? *task.needs : TaskNeeds();
-  std::ranges::move(all_of(nb::borrow<nb::list>(more)), std::back_inserter(all));
-  task.needs = std::make_shared<const TaskNeeds>(std::move(all));
+  if (more.is_valid()) task.argument_needs = needs_of(more);
   return encoded;
 }
 

@@ -14,7 +14,7 @@ struct FunctionHandle {
   std::shared_ptr<TaskFunction> function;
 };
 struct NeedsHandle {
-  std::shared_ptr<const TaskNeeds> needs;
+  std::shared_ptr<TaskNeeds> needs;  // what is in it is the engine's: see TaskDriver::change_needs
 };
 struct TermsHandle {
   std::shared_ptr<const TaskTerms> terms;

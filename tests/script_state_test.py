@@ -16,6 +16,8 @@ class Cfg:
 def d(c=Cfg(1)): return c.v
 class Attribute:
     cfg = Cfg(1)
+big = b""
+def own(): return len(big)
 
 if __name__ == "__main__":
     pool = Pool(2, start=sys.argv[1])
@@ -148,7 +150,8 @@ def test_functions_of_the_script_by_their_names(tmp_path: Path) -> None:
         assert lines(tmp_path, start, body) == ["1 2.0"]
 
 
-def test_large_values_of_a_global_are_not_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_large_values_of_a_global_are_not_kept(tmp_path: Path, start: str) -> None:
     """Neither here nor in the worker."""
     body = """
 def peak():  # in MB. What getrusage says begins with the peak of the process that started this one
@@ -156,9 +159,12 @@ def peak():  # in MB. What getrusage says begins with the peak of the process th
 for i in range(60):
     big = bytes(10_000_000) + bytes([i])
     assert run(lambda: big[-1]) == i
+for i in range(60):
+    big = bytes(10_000_000) + bytes([i])
+    run(own)
 print(peak() < 450, all(n < 450 for n in pool.map(lambda _: peak(), range(4))))
 """
-    assert lines(tmp_path, "fork", body) == ["True True"]
+    assert lines(tmp_path, start, body) == ["True True"]
 
 
 def test_a_view_keeps_its_pool() -> None:
@@ -225,3 +231,320 @@ print(run(lambda: (name(1), name("x"), name(Cfg(1)))), run(name, 1))
 print(run(lambda: (Square().area, Square().grow(1), Square().grow("x"))))
 """
     assert lines(tmp_path, start, body) == ["('int', 'any', 'Cfg') int", "(4, 'any', 'str')"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_classes_with_slots_keep_them(tmp_path: Path, start: str) -> None:
+    body = """
+import dataclasses, typing
+@dataclasses.dataclass(slots=True)
+class Point:
+    x: int = 1
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    x: int = 1
+class One:
+    __slots__ = "x"
+class Two(One):
+    __slots__ = ("__private", "__weakref__")
+    def __init__(self): self.x, self.__private = 1, 2
+    def private(self): return self.__private
+class Named(typing.NamedTuple):
+    x: int = 1
+def extended(thing):
+    try:
+        thing.another = 1
+    except (AttributeError, TypeError):  # frozen ones raise TypeError
+        return thing
+    return "was extended"
+print(run(extended, Point(3)), run(Point), run(Frozen, 4), run(extended, Frozen(5)), run(Named, 6))
+print(type(run(extended, Two())) is Two, run(Two().private), run(lambda: extended(Two())).x)
+print(hasattr(run(Two), "__dict__"))
+"""
+    points = "Point(x=3) Point(x=1) Frozen(x=4) Frozen(x=5) Named(x=6)"
+    assert lines(tmp_path, start, body) == [points, "True 2 1", "False"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_metaclass_that_looks_up_its_own_name(tmp_path: Path, start: str) -> None:
+    body = """
+class Meta(type):
+    made = []
+    def __new__(meta, name, bases, members):
+        kind = super().__new__(meta, name, bases, members)
+        Meta.made.append(name)
+        return kind
+class Model(metaclass=Meta):
+    def run(self): return "Model" in Meta.made
+print(run(Model().run), type(run(Model)) is Model)
+"""
+    assert lines(tmp_path, start, body) == ["True True"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_enums_whose_members_have_attributes(tmp_path: Path, start: str) -> None:
+    body = """
+import enum
+class Planet(enum.Enum):
+    EARTH = (5, 6)
+    WORLD = (5, 6)
+    def __init__(self, mass, radius): self.mass = mass
+    def heavy(self): return self.mass > 4
+class Labelled(int, enum.Enum):
+    ONE = (1, "one")
+    def __new__(cls, number, label):
+        made = int.__new__(cls, number)
+        made._value_, made.label = number, label
+        return made
+print(run(lambda p: (p.mass, p.heavy(), p is Planet["WORLD"]), Planet.EARTH), run(lambda: Planet.WORLD) is Planet.EARTH)
+print(run(lambda: (Labelled(1).label, Labelled.ONE + 1)), run(lambda: Labelled.ONE) is Labelled.ONE, Planet.EARTH.mass)
+"""
+    assert lines(tmp_path, start, body) == ["(5, True, True) True", "('one', 2) True 5"]
+
+
+def test_open_files_are_refused() -> None:
+    """Their text would arrive instead of them."""
+    from miniray import Pool
+
+    with Pool(1) as pool, open(__file__) as text, open(__file__, "rb") as data:
+        for file in (text, data):
+            with pytest.raises(TypeError, match=r"argument 1 of len.*an open file.*Send its path"):
+                pool.submit(len, file).result(60)
+        with pytest.raises(TypeError, match=r"the result cannot be sent back: an open file.*Send its path"):
+            pool.submit(open, __file__).result(60)
+
+
+FOLLOWED = """
+import collections, functools, types
+from miniray import Pool, Worker
+
+n = 1
+def passed_on(f):
+    @functools.wraps(f)
+    def call(*args): return f(*args)
+    return call
+def plain(): return n
+@passed_on
+def wrapped(): return n
+def with_default(f=plain): return f()
+def with_named_default(*, f=plain): return f()
+class Base:
+    def m(self): return n
+class Derived(Base):
+    pass
+class Outer:
+    class Inner:
+        def m(self): return n
+class Decorated:
+    @passed_on
+    def m(self): return n
+    @property
+    @passed_on
+    def p(self): return n
+    @functools.cached_property
+    def cached(self): return n
+    @functools.singledispatchmethod
+    def dispatched(self, x): return n
+class Meta(type):
+    def make(cls): return n
+class Made(metaclass=Meta):
+    pass
+class Called:
+    def __call__(self): return n
+@functools.singledispatch
+def dispatched(x): return n
+@dispatched.register
+def _(x: int): return n
+@functools.lru_cache(maxsize=0)
+def cached(): return n
+functions, table, pair, nested = [plain], {"plain": plain}, (plain, 1), [{"plain": [plain]}]
+part, derived, called, bound = functools.partial(plain), Derived(), Called(), Derived().m
+holder = types.SimpleNamespace(f=plain)
+def by_list(): return functions[0]()
+def by_dict(): return table["plain"]()
+def by_tuple(): return pair[0]()
+def by_nested(): return nested[0]["plain"][0]()
+def by_part(): return part()
+def by_object(): return derived.m()
+def by_called(): return called()
+def by_bound(): return bound()
+def by_holder(): return holder.f()
+def by_property(): return Decorated().p
+def by_cached_property(): return Decorated().cached
+def by_method(): return Decorated().dispatched(1)
+def by_meta(): return Made.make()
+calls = [
+    (plain,), (wrapped,), (with_default,), (with_named_default,), (Derived().m,), (Outer.Inner().m,), (Decorated().m,),
+    (called,), (dispatched, 1), (dispatched, "x"), (cached,), (part,), (bound,), (by_list,), (by_dict,), (by_tuple,),
+    (by_nested,), (by_part,), (by_object,), (by_called,), (by_bound,), (by_holder,), (by_property,),
+    (by_cached_property,), (by_method,), (by_meta,),
+]
+with Pool(1) as pool:
+    wrong = []
+    for call in calls:  # each alone: a call that tells the worker of the global would do so for others
+        for n in (1, 2, 1, 3):
+            if (got := pool.submit(*call).result(60)) != n:
+                wrong.append((call, n, got))
+    print(wrong)
+"""
+
+
+def test_a_global_that_got_another_value_is_seen_through_whatever_holds_the_function(tmp_path: Path) -> None:
+    assert run_script(tmp_path, FOLLOWED) == "[]\n"
+
+
+OTHER_VALUES = """
+import array, collections, datetime, decimal, fractions, functools, operator, pathlib, re, sys
+import numpy as np
+from miniray import Pool
+
+def twice(x): return 2 * x
+def thrice(x): return 3 * x
+VALUES = [
+    (decimal.Decimal(1), decimal.Decimal(2)), (fractions.Fraction(1, 2), fractions.Fraction(1, 3)),
+    (datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)), (range(3), range(4)), (slice(1), slice(2)),
+    (np.arange(3), np.arange(1, 4)), (np.float32(1), np.float32(2)), (re.compile("a"), re.compile("b")),
+    (pathlib.Path("a"), pathlib.Path("b")), (collections.OrderedDict(a=1), collections.OrderedDict(a=2)),
+    (collections.deque([1]), collections.deque([2])), (bytearray(b"a"), bytearray(b"b")),
+    (array.array("i", [1]), array.array("i", [2])), (functools.partial(pow, 2), functools.partial(pow, 3)),
+    (len, sum), (operator.itemgetter(0), operator.itemgetter(1)), (twice, thrice),
+    (functools.partial(twice), functools.partial(thrice)), ([twice], [thrice]), ([lambda: 1], [lambda: 2]),
+]
+which = 0
+def shown(x):
+    if isinstance(x, list): x = x[0]
+    return repr(x.__code__.co_consts) if hasattr(x, "__code__") else repr(x).split(" at ")[0]
+def functions():
+    for number in range(len(VALUES)):
+        exec(f"def f{number}(x=VALUES[{number}][which]): return shown(x)", globals())
+        exec(f"class C{number}:\\n  x = VALUES[{number}][which]\\n  def m(self): return shown(vars(C{number})['x'])",
+             globals())
+functions()
+if __name__ == "__main__":
+    with Pool(1, start="spawn") as pool:
+        which = 1
+        functions()
+        for number, (old, new) in enumerate(VALUES):
+            for f in (globals()[f"f{number}"], globals()[f"C{number}"]().m):
+                got = pool.submit(f).result(60)
+                if got != shown(new):
+                    print("wrong", old, new, got)
+    print("done")
+"""
+
+
+def test_defaults_and_members_of_any_type_are_compared(tmp_path: Path) -> None:
+    """A spawned worker has the functions of the script's file, and these have other defaults now."""
+    assert run_script(tmp_path, OTHER_VALUES) == "done\n"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_a_call_does_to_what_a_function_holds_is_gone_with_the_call(tmp_path: Path, start: str) -> None:
+    body = """
+def main():
+    n = 0
+    def count(_=None):
+        nonlocal n
+        n += 1
+        return n
+    def collect(_=None, seen=[]):
+        seen.append(1)
+        return len(seen)
+    async def wait(seen=[]):
+        seen.append(1)
+        return len(seen)
+    def attribute():
+        attribute.n += 1
+        return attribute.n
+    attribute.n = 0
+    def through(f=count): return f()
+    def constant(k=(1, "x")): return k
+    pool = Pool(1, start=sys.argv[1])
+    def several(f): return [pool.submit(f).result(60) for _ in range(3)]
+    for f in (count, collect, wait, attribute, through, functools.partial(count), constant): print(several(f))
+    for _ in range(2): print(list(pool.map(count, range(3), chunksize=3)))
+    n = 5
+    print(several(count), n)
+    pool.shutdown()
+    with Worker() as worker:
+        worker.register("count", count)
+        print([worker.call_remote("count") for _ in range(3)])
+main()
+"""
+    assert lines(tmp_path, start, body) == [
+        *["[1, 1, 1]"] * 6,
+        "[(1, 'x'), (1, 'x'), (1, 'x')]",
+        *["[1, 2, 3]"] * 2,
+        "[6, 6, 6] 5",
+        "[6, 7, 8]",
+    ]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_local_class_is_called_as_a_task(tmp_path: Path, start: str) -> None:
+    body = """
+def main():
+    class Local:
+        def __init__(self, x=1): self.x = x
+        def own(self): return type(self) is Local
+    def itself(): return itself
+    print(type(run(Local)) is Local, run(Local, 3).x, run(Local(4).own), run(lambda l: isinstance(l, Local), Local()))
+    print({type(one) is Local for one in pool.map(Local, range(4))}, callable(run(itself)()))
+    print(type(run(type("Made", (), {}))).__name__)
+main()
+"""
+    assert lines(tmp_path, start, body) == ["True 3 True True", "{True} True", "Made"]
+
+
+UNDER_WAY = """
+import sys, threading, time
+from miniray import Cluster, NodeConfig, Pool, Worker
+if __name__ == "__main__":
+    cluster = Cluster([NodeConfig("localhost", 1, 0)], progress=False) if sys.argv[1] == "cluster" else None
+    pool = {
+        "fork": lambda: Pool(1), "spawn": lambda: Pool(1, start="spawn"), "cluster": lambda: Pool(cluster),
+        "given": lambda: Pool([Worker(start="spawn")]),
+    }[sys.argv[1]]()
+    pool.submit(time.sleep, 0.3)
+    def base(): return 1
+    def rate(): return base()
+    def price(x): return x * rate()
+    class Order:
+        def price(self): return price(factor)
+    def of(order): return order.price()
+    futures = []
+    for factor in (10, 20):
+        futures += [pool.submit(price, factor), pool.submit(lambda: price(factor)), pool.submit(of, Order())]
+        results = pool.map(price, [factor])
+        def base(): return 2
+        first = results if factor == 10 else first
+    print([future.result(60) for future in futures], list(first), list(results))
+    # Afterwards: versions that no task has are not kept.
+    for factor in range(500):
+        assert pool.submit(of, Order()).result(60) == 2 * factor
+    print(len(pool._inside.definitions._open) <= 16)
+    pool.shutdown()
+    if cluster:
+        cluster.stop()
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "given", "cluster"])
+def test_calls_under_way_have_what_was_defined_when_they_were_made(tmp_path: Path, start: str) -> None:
+    """Their worker is busy meanwhile, and then asks for the functions that it does not have."""
+    shown = run_script(tmp_path, UNDER_WAY, start).splitlines()
+    assert shown == ["[10, 10, 10, 40, 40, 40] [10] [40]", "True"]
+
+
+def test_a_spawned_workers_own_functions_find_no_older_value_that_was_sent_for_others(tmp_path: Path) -> None:
+    source = """
+    from miniray import Pool
+    n = 0
+    def own(): return n
+    if __name__ == "__main__":
+        with Pool(1, start="spawn") as pool:
+            print(pool.submit(own).result(60))
+            for n in (1, 2, 3):
+                print(pool.submit(own).result(60), pool.submit(lambda: (n, own())).result(60))
+    """
+    assert run_script(tmp_path, source).splitlines() == ["0", "0 (1, 1)", "2 (2, 2)", "3 (3, 3)"]

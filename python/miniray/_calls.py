@@ -141,10 +141,11 @@ class Served:
             raise AttributeError(f"__main__.{qualname} is not there{_spawned.stopped_at()}")
         return found
 
-    def put(self, number: int, thing: Any) -> None:
+    def put(self, number: int, thing: Any, comes_back: bool = True) -> None:
+        """``comes_back``: the caller keeps it under this number, for results that refer to it."""
         self.forget(number)  # what was there may be gone, and its identity another's
         self.functions[number] = thing
-        if isinstance(thing, (type, types.FunctionType)):
+        if comes_back and isinstance(thing, (type, types.FunctionType)):
             self._numbers[id(thing)] = number
 
     def create(self, name: str, thing: Any) -> None:
@@ -244,9 +245,26 @@ def _define(served: Served, name: Any, function: dict[str, Any]) -> None:
     if not isinstance(name, int):
         served.functions[name] = thing
         return
-    served.put(name, thing)
+    if "each_call_anew" in function:
+        thing = _EachCallAnew(thing, function["pickle"], served)
+    served.put(name, thing, "unnumbered" not in function)
     if "slot" in function:
         served.bind(function["slot"], thing)
+
+
+class _EachCallAnew:
+    """A function that may change what it holds, such as a counter: each call has it as it was sent."""
+
+    def __init__(self, made: Any, packed: _pickling.Pickle, served: Served) -> None:
+        self._made = made  # for the first call
+        self._packed = packed
+        self._served = served
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        made, self._made = self._made, None
+        if made is None:
+            made = _pickling.unpickled(self._packed, self._served)
+        return made(*arguments, **keywords)
 
 
 class _Missing:
@@ -458,7 +476,7 @@ def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
     except Exception as error:
         arguments, keywords = thing if isinstance(thing, tuple) and len(thing) == 2 else ((), {})
         raise _unsendable.explain_call(error, "the call", arguments, keywords or {}, definitions.takes) from None
-    for definition in needs:
+    for definition in needs.definitions if needs is not None else ():
         tell(worker, definition)
     return packed, []
 

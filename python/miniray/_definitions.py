@@ -11,10 +11,12 @@ import reprlib
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from miniray import _pickling, _script, _spawned
+from miniray._function_state import importable_name, may_change
 
 # Every module has these of its own.
 _NOT_SENT = ("__builtins__", "__name__", "__spec__", "__loader__", "__package__", "__file__", "__doc__")
@@ -24,12 +26,15 @@ class Definition:
     """One thing, and how workers hear of it."""
 
     __slots__ = (
+        "__weakref__",
         "by_value",
         "closure",
         "described",
+        "each_call_anew",
         "globals",
         "handle",
         "in_script",
+        "may_look_up",
         "name",
         "needs",
         "number",
@@ -45,31 +50,48 @@ class Definition:
         self.name: str | None = None  # in the script, or "module.function"; None if it has none
         self.slot: tuple[int, str] | None = None  # the global that it is the value of
         self.by_value = False
+        self.each_call_anew = False  # a worker makes it again for each call
         self.described: dict[str, Any] = {}  # as workers hear of it; empty until it is known how
         self.needs: list[Definition] = []  # what its pickle refers to
-        self.globals: list[tuple[int, str]] = []  # what it looks up when it runs
+        self.globals: list[tuple[int, str]] = []  # what it looks up when it runs, if a worker is told of that
+        self.may_look_up: list[str] = []  # of one that goes by name: the script's globals that its value would need
         self.closure: Closure | None = None
 
 
 class Closure:
     """All that a worker must have heard of before a definition is used, each after what it needs itself; and the
-    globals' values as of then."""
+    globals' values as of then, with those that will be needed if a worker asks for what went by name."""
 
     def __init__(
-        self, definitions: list[Definition], values: list[tuple[dict[str, Any], str, Any]], generation: int
+        self,
+        definition: Definition,
+        definitions: list[Definition],
+        values: list[tuple[dict[str, Any], str, Any]],
+        generation: int,
+        may_grow: bool,
     ) -> None:
+        self.definition = definition
         self.definitions = definitions
-        self._values = values
-        self._generation = generation
+        self.values = values
+        self.generation = generation
+        self.may_grow = may_grow  # if a worker asks for values
         self.handle: Any = None  # the pool's core's list of them
+        self._before: set[Definition] = set()  # a worker may have been told of them, and ask
+
+    def replace(self, definitions: list[Definition]) -> None:
+        self._before.update(self.definitions)
+        self.definitions = definitions
 
     def is_current(self, generation: int) -> bool:
-        return self._generation == generation and all(
-            names.get(name, _GONE) is value for names, name, value in self._values
+        return self.generation == generation and all(
+            names.get(name, _GONE) is value for names, name, value in self.values
         )
 
 
 _GONE = object()
+# Closures hold values of globals, which may be large: those that nobody uses are few.
+_OPEN_MIN = 8
+_ARGUMENT_CLOSURES_MAX = 8
 
 
 class Definitions:
@@ -97,13 +119,21 @@ class Definitions:
         self._namespaces: list[dict[str, Any]] = [_script.module().__dict__]
         self._noting: list[Definition] = []  # whose pickles are being made
         self._to_describe: list[Definition] = []
-        self._generation = 0  # counts definitions that went by name first, and now go by value: they need others
+        self._generation = 0  # counts what may add to closures: definitions that go by value now, and new globals
         self._fresh: list[Definition] = []  # made since the last time that all were described
+        self._open: list[Closure] = []  # of tasks that may wait when a worker asks for values
+        self._open_max = _OPEN_MIN
+        # Of values that globals had earlier, while a closure has them: they may be large.
+        self._earlier: weakref.WeakValueDictionary[tuple[Any, ...], Definition] = weakref.WeakValueDictionary()
+        self._earlier_numbers: weakref.WeakValueDictionary[int, Definition] = weakref.WeakValueDictionary()
+        self._of_arguments: dict[tuple[Any, ...], Closure] = {}
+        self._names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
     # What is sent.
 
-    def of_function(self, function: Any) -> Definition:
-        """For a function or class to call: one of the script, one that can be imported, or any other."""
+    def of_function(self, function: Any, each_call_anew: bool = False) -> Definition:
+        """For a function or class to call: one of the script, one that can be imported, or any other. Of any other,
+        each call may have what it holds as it was sent, whatever the calls before have done to it."""
         with self.lock:
             if _script.is_of_script(function) or id(function) in self._of_thing:
                 found = self._of_script(function)
@@ -113,8 +143,12 @@ class Definitions:
                 self._to_describe.append(found)
                 if found.name is not None:
                     self._of_number[found.number] = found
+                elif isinstance(function, type):  # its objects come back
+                    self._of_thing[id(function)] = self._of_number[found.number] = found
+                else:
+                    found.each_call_anew = each_call_anew and may_change(function)
             self._describe_all()
-            if found.name is None:
+            if found.number not in self._of_number:
                 found.thing = None  # what is needed of it is in its pickle, and it may go
             return found
 
@@ -128,8 +162,8 @@ class Definitions:
             self._on_described(made)
             return made
 
-    def pack(self, thing: Any) -> tuple[_pickling.Pickle, list[Definition]]:
-        """A pickle, and what a worker needs to have heard of to read it."""
+    def pack(self, thing: Any) -> tuple[_pickling.Pickle, Closure | None]:
+        """A pickle, and what a worker needs to have heard of to read it, if anything."""
         with self.lock:
             noted = Definition(None, 0, None)
             self._noting.append(noted)
@@ -138,7 +172,17 @@ class Definitions:
             finally:
                 self._noting.pop()
             self._describe_all()
-            return body, self._closure_of(noted).definitions if noted.needs or noted.globals else []
+            if not noted.needs and not noted.globals:
+                return body, None
+            key = (*dict.fromkeys(map(id, noted.needs)), *dict.fromkeys(noted.globals))
+            closure = self._of_arguments.get(key)
+            if closure is None or not closure.is_current(self._generation):
+                closure = self._closure_of(noted)
+                if len(self._of_arguments) >= _ARGUMENT_CLOSURES_MAX:
+                    self._of_arguments.clear()
+                if closure.may_grow:
+                    self._of_arguments[key] = closure
+            return body, closure
 
     def takes(self, thing: Any) -> bool:
         """Whether it can be pickled."""
@@ -154,8 +198,34 @@ class Definitions:
         if closure is not None and closure.is_current(self._generation):
             return closure
         with self.lock:
-            definition.closure = closure = self._closure_of(definition)
+            closure = self._closure_of(definition)
+            if definition.slot is None:  # else each would keep the other, and a value that may be large
+                definition.closure = closure
         return closure
+
+    def handle_of(self, closure: Closure, make: Callable[[list[Any]], Any]) -> Any:
+        """Of the list that a pool's core has of it. Until no task has it, grown() tells what belongs into the list."""
+        handle = closure.handle
+        if handle is not None:
+            return handle
+        with self.lock:
+            if closure.handle is None:
+                if closure.may_grow and closure.generation != self._generation:  # another thread was quicker
+                    closure.replace(self._as_of_then(closure))
+                closure.handle = make([one.handle for one in closure.definitions])
+                if closure.may_grow:
+                    self._keep_open(closure)
+            return closure.handle
+
+    def grown(self) -> list[tuple[Any, list[Any]]]:
+        """After to_value: lists that tasks have, and what is in them now."""
+        with self.lock:
+            found = []
+            self._close_unused()
+            for closure in self._open:
+                closure.replace(self._as_of_then(closure))
+                found.append((closure.handle, [one.handle for one in closure.definitions]))
+            return found
 
     def to_value(self, definition: Definition) -> None:
         """A worker does not have it by its name."""
@@ -172,8 +242,9 @@ class Definitions:
                 definition.described = {"missing": str(error)}  # whoever uses it there hears of it
                 self._on_described(definition)
 
-    def by_number(self, number: int) -> Definition:
-        return self._of_number[number]
+    def by_number(self, number: int) -> Definition | None:
+        """None if it is of a task that is gone."""
+        return self._of_number.get(number) or self._earlier_numbers.get(number)
 
     def thing_or_none(self, number: int) -> Any:
         found = self._of_number.get(number)
@@ -216,7 +287,11 @@ class Definitions:
         if not outer or not isinstance(thing, types.FunctionType) or not _script.is_of_script(thing):
             return None
         owner = _spawned._look_up(_script.module(), outer)
-        return owner if isinstance(owner, type) and vars(owner).get(name) is thing else None
+        if not isinstance(owner, type):
+            return None
+        member = vars(owner).get(name)
+        is_member = (member.__func__ if isinstance(member, staticmethod) else member) is thing  # __new__ is static
+        return owner if is_member else None
 
     def is_there(self, thing: Any) -> bool:
         return False
@@ -250,17 +325,32 @@ class Definitions:
         self._to_describe.append(made)
         return made
 
-    def _of_value(self, namespace: int, name: str, value: Any) -> Definition:
+    def _of_value(self, namespace: int, name: str, value: Any, is_current: bool = True) -> Definition:
         """Of a global. Another value is another definition."""
         known = self._of_global.get((namespace, name))
         if known is not None and known.thing is value:
             return known
+        if not is_current:  # it may be, too
+            known = self._earlier.get((namespace, name, id(value)))
+            if known is None:
+                known = self._earlier[namespace, name, id(value)] = self._new_value(namespace, name, value)
+                if isinstance(value, (types.FunctionType, type)):
+                    self._of_number[known.number] = known  # it may be part of a result
+                else:
+                    self._earlier_numbers[known.number] = known
+            return known
         if known is not None and known.by_value:  # a worker may still ask for one that went by name
             del self._of_number[known.number]
+        if known is None:
+            self._generation += 1  # of definitions that may look it up
+        made = self._new_value(namespace, name, value)
+        self._of_global[namespace, name] = self._of_number[made.number] = made
+        return made
+
+    def _new_value(self, namespace: int, name: str, value: Any) -> Definition:
         made = self._new(value)
         made.slot = (namespace, name)
         made.in_script, made.name = namespace == 0, name
-        self._of_global[namespace, name] = self._of_number[made.number] = made
         self._to_describe.append(made)
         return made
 
@@ -287,14 +377,17 @@ class Definitions:
             described["slot"] = list(definition.slot)
         has_name = self._describe_by_name(definition, described)
         if has_name and not definition.by_value:
-            if definition.in_script and self.all_forked:  # what it refers to may have got another value since the fork
-                names = _script.globals_of(definition.thing)
-                definition.globals = [(0, name) for name in names if name not in _NOT_SENT]
+            if definition.in_script:  # what it refers to may have got another value since the fork
+                names = [name for name in self._names_in(definition.thing) if name not in _NOT_SENT]
+                if self.all_forked:
+                    definition.globals = [(0, name) for name in names]
+                else:
+                    definition.may_look_up = names
             definition.described = described
             self._on_described(definition)
             return
         definition.by_value = True
-        definition.needs, definition.globals = [], []
+        definition.needs, definition.globals, definition.may_look_up = [], [], []
         self._noting.append(definition)
         try:
             described["pickle"] = self._value_of(definition)
@@ -308,6 +401,10 @@ class Definitions:
             described["why"] = str(error)
         finally:
             self._noting.pop()
+        if definition.number not in self._of_number:
+            described["unnumbered"] = True  # if a result refers to it, it comes back by value
+        if definition.each_call_anew:
+            described["each_call_anew"] = True
         definition.described = described
         self._on_described(definition)
 
@@ -336,8 +433,52 @@ class Definitions:
             )
         return value_pickle(thing, self)
 
-    def _closure_of(self, definition: Definition) -> Closure:
+    def _keep_open(self, closure: Closure) -> None:
+        if len(self._open) >= self._open_max:
+            self._close_unused()
+        self._open.append(closure)
+
+    def _close_unused(self) -> None:
+        kept = []
+        for closure in self._open:
+            # The third reference is that of a thread which is about to submit.
+            if closure.handle.has_tasks or sys.getrefcount(closure.handle) > 2:
+                kept.append(closure)
+            else:
+                closure.handle = None
+        self._open, self._open_max = kept, max(_OPEN_MIN, 2 * len(kept))
+
+    def _as_of_then(self, closure: Closure) -> list[Definition]:
+        """What it consists of now that some definitions go by value, with the values that globals had."""
+        as_of = {(id(names), name): value for names, name, value in closure.values}
+        try:
+            return self._closure_of(closure.definition, as_of).definitions
+        except Exception:  # of what cannot be pickled: the task hears of it when it looks it up
+            return closure.definitions
+
+    def _names_in(self, thing: Any) -> list[str]:
+        if not isinstance(thing, (types.FunctionType, type)):
+            return _script.globals_of(thing)
+        known = self._names.get(thing)
+        if known is None:
+            known = self._names[thing] = _script.globals_of(thing)
+        return known
+
+    def _note_values(self, names: list[str], noted: dict[str, Any]) -> None:
+        """Of the script's globals, and of those that their values look up. Nothing is pickled."""
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in noted or name in _NOT_SENT:
+                continue
+            value = noted[name] = self._namespaces[0].get(name, _GONE)
+            if value is not _GONE:
+                waiting.extend(self._names_in(value))
+
+    def _closure_of(self, definition: Definition, as_of: dict[tuple[int, str], Any] | None = None) -> Closure:
+        """As of now, or with the values of globals that are given."""
         values: list[tuple[dict[str, Any], str, Any]] = []
+        noted: dict[str, Any] = {}
         order: list[Definition] = []
         seen: set[int] = set()
         to_visit = [(definition, False)]
@@ -351,33 +492,31 @@ class Definitions:
                 continue
             if one is not definition or one.in_script:  # else nobody refers to it
                 order.append(one)
+            if as_of is None and one.may_look_up:
+                self._note_values(one.may_look_up, noted)
             # Its globals come before whatever needs it: a class may look them up when a class is derived from it.
             used = []
-            for namespace, name in one.globals:
+            # A worker's own function finds what was sent under a global's name for others: it must be of now, too.
+            sent = [(0, name) for name in one.may_look_up if (0, name) in self._of_global]
+            for namespace, name in [*one.globals, *sent]:
                 names = self._namespaces[namespace]
                 value = names.get(name, _GONE)
+                if as_of is not None:
+                    value = as_of.get((id(names), name), value)
                 if isinstance(value, types.ModuleType) and not one.by_value:
                     continue  # it was imported there as well
                 values.append((names, name, value))
                 if value is _GONE:
                     continue
-                needed = self._of_value(namespace, name, value)
+                needed = self._of_value(namespace, name, value, as_of is None)
                 self._describe_all()
                 if "kind" in needed.described and not one.by_value:
                     continue  # it cannot be sent; a function that the worker has may do without
                 used.append((needed, False))
             to_visit.extend(reversed(used))
-        return Closure(order, values, self._generation)
-
-
-def importable_name(function: Any) -> str | None:
-    """ "module.function" of a function or class that another process can import; None if there is no such name."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None or "<" in qualname or module in _script.MAIN_NAMES:
-        return None
-    if _spawned._look_up(sys.modules.get(module), qualname) is not function:
-        return None
-    return f"{module}.{qualname}"
+        values += [(self._namespaces[0], name, value) for name, value in noted.items()]
+        root = definition if definition.in_script and noted else _without_thing(definition)
+        return Closure(root, order, values, self._generation, bool(noted))
 
 
 def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
@@ -393,14 +532,16 @@ def value_pickle(thing: Any, book: _pickling.Book) -> _pickling.Pickle:
         library.unregister_pickle_by_value(module)
 
 
-def has_no_state(function: Any) -> bool:
-    """Whether a function that goes by value is sure to be what it was: it holds nothing that could change."""
-    return not (function.__closure__ or function.__dict__ or function.__defaults__ or function.__kwdefaults__)
-
-
 def is_same(one: Definition, other: Definition) -> bool:
     """Whether two definitions of one function say the same."""
     return (one.described, one.globals, one.needs) == (other.described, other.globals, other.needs)
+
+
+def _without_thing(definition: Definition) -> Definition:
+    """For a closure that the definition refers to: a cycle would keep both, and large values, for a while."""
+    made = Definition(None, 0, None)
+    made.by_value, made.needs, made.globals = definition.by_value, definition.needs, definition.globals
+    return made
 
 
 def _reaches(definition: Definition, target: Definition) -> bool:

@@ -7,17 +7,19 @@ the unpickler on the other side.
 from __future__ import annotations
 
 import builtins
+import enum
 import functools
 import importlib
 import io
 import pickle
 import sys
 import types
+import typing
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
-from miniray import _script, _spawned
+from miniray import _script, _spawned, _unsendable
 
 Pickle = dict[str, Any]
 
@@ -125,6 +127,8 @@ def _is_dispatching(thing: Any) -> bool:
 
 
 _CACHED = type(functools.lru_cache(len))
+# cloudpickle would send what is in a text file, and call it the file.
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 
 
 class _Reducer:
@@ -152,6 +156,8 @@ class _Reducer:
             return self._by_value(thing)
         if isinstance(thing, BaseException):
             return reduce_exception(thing)
+        if type(thing) in _FILES and thing not in (sys.stdin, sys.stdout, sys.stderr):
+            raise TypeError(_unsendable.FILE.format(getattr(thing, "name", "?"), type(thing).__name__))
         return self._other(thing)
 
     def _by_value(self, thing: Any) -> Any:
@@ -187,7 +193,13 @@ def _pickler() -> Any:
                 others = [(kind, made) for kind, made in thing.registry.items() if kind is not object]
                 return make_dispatching, (thing.__wrapped__, others)
             reduced = library.Pickler.reducer_override(self, thing)
-            if reduced is NotImplemented or type(thing) is not types.FunctionType:
+            if reduced is NotImplemented:
+                return reduced
+            if isinstance(thing, enum.EnumMeta):
+                return _reduce_enum(thing, *reduced)
+            if isinstance(thing, type) and "__slots__" in vars(thing) and not _is_named_tuple(thing):
+                return _reduce_slotted(thing, *reduced)
+            if type(thing) is not types.FunctionType:
                 return reduced
             namespace = self._book.namespace_of(thing.__globals__)
             if namespace is None:
@@ -203,6 +215,53 @@ def _pickler() -> Any:
             return library.Pickler.reducer_override(self, thing)
 
     return ValuePickler
+
+
+# cloudpickle makes a class in two steps, so that its members can refer to it: first an empty one, then what is in it.
+# Some things have to be said at the first step, or again after the second.
+
+
+def _reduce_slotted(kind: type, make: Any, arguments: Any, state: Any = None, *rest: Any) -> Any:
+    """A class gets its slots when it is made, or never."""
+    if state is None:
+        return make, arguments  # a builtin one
+    constructor, name, bases, members, *others = arguments
+    slots = vars(kind)["__slots__"]
+    members = {**members, "__slots__": slots if isinstance(slots, (str, dict)) else tuple(slots)}
+    attributes = {
+        key: value
+        for key, value in state[0].items()
+        if not (isinstance(value, types.MemberDescriptorType) and value.__objclass__ is kind)
+    }
+    return make, (constructor, name, bases, members, *others), (attributes, *state[1:]), *rest
+
+
+def _is_named_tuple(kind: type) -> bool:
+    """One of typing.NamedTuple, which makes its slots itself."""
+    return typing.NamedTuple in vars(kind).get("__orig_bases__", ())
+
+
+def _reduce_enum(kind: Any, make: Any, arguments: Any, state: Any, *rest: Any) -> Any:
+    """Its members have no attributes if its constructor was not there when they were made; and aliases are members."""
+    bases, name, qualname, _, *others = arguments
+    aliased = dict(kind.__members__)
+    attributes = {one: value for one, value in state[0].items() if one not in aliased}
+    kept = {one.name: {key: value for key, value in vars(one).items() if key not in _OF_ENUM} for one in kind}
+    values = {one: member.value for one, member in aliased.items()}
+    *nothing, set_state = rest
+    filled = (set_state, (attributes, *state[1:]), kept)
+    return make, (bases, name, qualname, values, *others), filled, *nothing, fill_enum
+
+
+_OF_ENUM = ("_name_", "_value_", "_sort_order_", "__objclass__")
+
+
+def fill_enum(kind: Any, state: Any) -> Any:
+    set_state, of_class, of_members = state
+    set_state(kind, of_class)
+    for name, attributes in of_members.items():
+        vars(kind[name]).update(attributes)
+    return kind
 
 
 # --- Unpickling -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from miniray import _calls, _check, _core, _pickling, _unsendable
-from miniray._definitions import Definition, Definitions, describe_arguments, has_no_state, is_same
+from miniray._definitions import Definition, Definitions, describe_arguments, is_same
+from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
 from miniray._waiting import Latch
@@ -149,8 +150,9 @@ class Inside:
             options.retries,
         )
 
-    def function(self, fn: Any) -> Definition:
-        """The function as the core knows it: by name if that will do, by value if a worker asks for that."""
+    def function(self, fn: Any, for_map: bool = False) -> Definition:
+        """The function as the core knows it: by name if that will do, by value if a worker asks for that. What it holds
+        is sent as it is now; what a call does to it there is not seen by the next call, or not by the next map."""
         if isinstance(fn, str):
             made = self.functions.get(fn)
             if made is None:
@@ -163,10 +165,10 @@ class Inside:
             known = self._anonymous.get(fn)
         if known is not None and (known.name is not None or has_no_state(fn)):
             return known
-        made = self.definitions.of_function(fn)
+        made = self.definitions.of_function(fn, each_call_anew=not for_map)
         if made.name is not None:
             self.functions[fn] = made
-        elif isinstance(fn, _FUNCTION):
+        elif isinstance(fn, _FUNCTION) and not (for_map and may_change(fn)):
             if known is not None and is_same(known, made):
                 return known  # nothing in its closure has changed since it was sent
             self._anonymous[fn] = made
@@ -174,17 +176,14 @@ class Inside:
 
     def needs_of(self, definition: Definition) -> Any:
         """What a worker has to be told of before it runs the function now, as the core knows it; None: nothing."""
-        if not definition.needs and not definition.globals:
+        if not definition.needs and not definition.globals and not definition.may_look_up:
             return None
-        closure = self.definitions.closure_of(definition)
-        if closure.handle is None:
-            closure.handle = self.core.needs([one.handle for one in closure.definitions])
-        return closure.handle
+        return self.definitions.handle_of(self.definitions.closure_of(definition), self.core.needs)
 
-    def pack(self, thing: Any) -> tuple[Any, list[Any]]:
-        """Arguments, for any of the workers, and what they have to be told of first."""
-        packed, needs = self.definitions.pack(thing)
-        return packed, [one.handle for one in needs]
+    def pack(self, thing: Any) -> tuple[Any, Any]:
+        """Arguments, for any of the workers, and what they have to be told of first; None: nothing."""
+        packed, closure = self.definitions.pack(thing)
+        return packed, None if closure is None else self.definitions.handle_of(closure, self.core.needs)
 
     def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
         """Of a task that could not be submitted."""
@@ -327,7 +326,8 @@ class Inside:
                 self._stillborn = 0
                 del outcome
             del outcomes, news  # futures are not kept alive while this waits
-            self._send_by_value([self.definitions.by_number(number) for number in unknown])
+            asked = [self.definitions.by_number(number) for number in unknown]
+            self._send_by_value([definition for definition in asked if definition is not None])
             for vacancy in vacancies:
                 self._vacancies.put(vacancy)
                 if self._replacer is None and not self._pause.is_set():
@@ -446,6 +446,9 @@ class Inside:
         for definition in unknown:
             with self._or_say_why(definition):
                 self.definitions.to_value(definition)
+        if unknown:
+            for handle, handles in self.definitions.grown():
+                self.core.change_needs(handle, handles)
         for definition in unknown:
             needs: list[Definition] = []
             with self._or_say_why(definition):

@@ -43,7 +43,7 @@ class Mapping:
         self._options = submitter._options
         self._terms = submitter._terms
         self._fn = fn
-        self._function = self._inside.function(fn)
+        self._function = self._inside.function(fn, for_map=True)
         self._needs = self._inside.needs_of(self._function)
         self._star = star
         self._ordered = ordered

@@ -6,13 +6,15 @@ on other nodes have what an import of the file gives, under another name; where 
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
 import types
 import weakref
 import zlib
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from itertools import islice
 from typing import Any
 
 from miniray import _functions, _spawned
@@ -108,22 +110,70 @@ def global_names(code: types.CodeType) -> list[str]:
 _GLOBAL_OPERATIONS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 
 
+@cache
+def assigned_outside(code: types.CodeType) -> frozenset[str]:
+    """The variables of functions around it that a function assigns to, or that functions within it do."""
+    import dis
+
+    found = {one.argval for one in dis.get_instructions(code) if one.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= assigned_outside(constant)
+    return frozenset(found.intersection(code.co_freevars))
+
+
 def globals_of(thing: Any) -> list[str]:
-    """What a function of the script, or the methods of a class, look up in the script."""
-    if isinstance(thing, (staticmethod, classmethod)):
-        thing = thing.__func__
-    if isinstance(thing, _CACHED):
-        thing = thing.__wrapped__
-    if isinstance(thing, types.FunctionType):
-        inner = thing.__globals__ is module().__dict__
-        return global_names(thing.__code__) if inner else []
-    if isinstance(thing, property):
-        parts = [part for part in (thing.fget, thing.fset, thing.fdel) if part is not None]
-    elif isinstance(thing, type):
-        parts = [part for part in vars(thing).values() if not isinstance(part, type)]
-    else:
-        return []
-    return list(dict.fromkeys(name for part in parts for name in globals_of(part)))
+    """What the code that is reached through a thing looks up in the script: a function with what it wraps or holds, a
+    class with its methods and bases, an object with its class and attributes, a container with its elements."""
+    script = module().__dict__
+    found: dict[str, None] = {}
+    seen = {id(thing)}
+    waiting = [thing]
+    kept = []  # what was made on the way: an identity is that of one thing only while the thing lives
+    while waiting and len(seen) < _FOLLOWED_MAX:
+        one = waiting.pop()
+        kept.append(one)
+        if type(one) is types.FunctionType and one.__globals__ is script:
+            found.update(dict.fromkeys(global_names(one.__code__)))
+        for part in _parts_of(one):
+            if type(part) not in _LEAVES and id(part) not in seen:
+                seen.add(id(part))
+                waiting.append(part)
+    return list(found)
+
+
+_FOLLOWED_MAX = 10_000  # of all that is reached
+_ELEMENTS_MAX = 1_000  # of a container
+_LEAVES = (type(None), bool, int, float, complex, str, bytes, bytearray, types.ModuleType, types.CodeType)
+_DICTS = (dict, types.MappingProxyType)
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    """What a thing may call. Runs no code of the thing's class."""
+    kind = type(thing)
+    if issubclass(kind, types.FunctionType):
+        held = [_contents(cell) for cell in thing.__closure__ or ()]
+        return [*held, *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), *vars(thing).values()]
+    if issubclass(kind, type):
+        is_of_script = vars(thing).get("__module__") in MAIN_NAMES
+        return [kind, *thing.__bases__, *vars(thing).values()] if is_of_script else []
+    if kind is types.MethodType:
+        return [thing.__func__, thing.__self__]
+    if kind is partial:
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if kind is property:
+        return [thing.fget, thing.fset, thing.fdel]
+    if kind in (staticmethod, classmethod):
+        return [thing.__func__]
+    if kind in (list, tuple, set, frozenset):
+        return list(islice(thing, _ELEMENTS_MAX))
+    if kind in _DICTS:
+        return list(islice(thing.values(), _ELEMENTS_MAX))
+    try:
+        attributes = object.__getattribute__(thing, "__dict__")
+    except Exception:
+        attributes = {}
+    return [kind, *islice(attributes.values(), _ELEMENTS_MAX)] if type(attributes) is dict else [kind]
 
 
 # --- Whether two processes have the same ------------------------------------------------------------------------------
@@ -147,19 +197,48 @@ def check(thing: Any, depth: int = 0) -> int:
         return _crc(*(check(part, depth + 1) for part in (thing.fget, thing.fset, thing.fdel)))
     if type(thing) in _PLAIN:
         try:
-            return zlib.crc32(pickle.dumps(thing, 5)) | 1
+            body = pickle.dumps(thing, 5)
+            if depth == 0 or not any(name.encode() in body for name in MAIN_NAMES):
+                return zlib.crc32(body) | 1
         except Exception:
-            return 0
+            pass
+        return _check_pickle(thing, depth) if depth > 0 else 0
     return _check_object(thing, depth) if depth > 0 else 0  # a global is sent rather than compared
 
 
 def _check_object(thing: Any, depth: int) -> int:
-    """Of a default or a class's member, as far as it can be told: its class and its attributes."""
+    """Of a default or a class's member, as far as it can be told: its class, its attributes, and what else is in the
+    pickle of an object whose class is not of the script."""
     try:
         members = sorted((name, check(value, depth + 1)) for name, value in vars(thing).items())
     except TypeError:
         members = []
-    return _crc(type(thing).__qualname__, members)
+    pickled = 0 if type(thing).__module__ in MAIN_NAMES else _check_pickle(thing, depth)
+    return _crc(type(thing).__qualname__, members, pickled)
+
+
+def _check_pickle(thing: Any, depth: int) -> int:
+    """0 if it cannot be pickled. Buffers count, and are not copied."""
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        _CheckPickler(file, depth, buffers.append).dump(thing)
+        return _crc(zlib.crc32(file.getbuffer()), [zlib.crc32(buffer.raw()) for buffer in buffers])
+    except Exception:
+        return 0
+
+
+class _CheckPickler(pickle.Pickler):
+    """The script has another name in another process: its functions and classes are told by their own checks."""
+
+    def __init__(self, file: Any, depth: int, buffer_callback: Any) -> None:
+        super().__init__(file, 5, buffer_callback=buffer_callback)
+        self._depth = depth
+
+    def persistent_id(self, thing: Any) -> Any:
+        if isinstance(thing, (type, types.FunctionType)) and getattr(thing, "__module__", None) in MAIN_NAMES:
+            return thing.__qualname__, check(thing, self._depth + 1)
+        return None
 
 
 def _crc(*parts: Any) -> int:

@@ -64,6 +64,7 @@ _CURES = {
     "miniray._core.Worker": "A worker is for the process that started it; pass what it should know",
     "miniray._core.Handle": "A handle is for its own worker",
 }
+FILE = "an open file ({!r}, a {}) is for one process. Send its path and open it there, or send what it.read() returns"
 _CREATE = "Create it inside the function, or pass what it is made from"
 _DEPTH_MAX = 20  # of the search for what cannot be pickled
 

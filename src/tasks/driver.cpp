@@ -113,6 +113,10 @@ void TaskDriver::redefine(std::shared_ptr<TaskFunction> function, Message defini
   });
 }
 
+void TaskDriver::change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds changed) {
+  post([needs = std::move(needs), changed = std::move(changed)](TaskEngine&) { *needs = changed; });
+}
+
 void TaskDriver::break_down(const std::string& why) {
   post([why](TaskEngine& engine) { engine.break_down(why); });
 }

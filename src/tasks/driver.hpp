@@ -68,6 +68,8 @@ class TaskDriver {
   /// Those that run, too. Nothing is taken from now on.
   void cancel_all();
   void redefine(std::shared_ptr<TaskFunction> function, Message definition, const TaskNeeds& needs);
+  /// Of all tasks that share them, also of those that wait.
+  void change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds changed);
   void break_down(const std::string& why);
   void give_up_node(std::size_t node, const std::string& why);
 

@@ -186,10 +186,11 @@ void TaskEngine::cancel_all() {
 std::int64_t TaskEngine::awaited_by(const Task& task) {
   const auto is_awaited = [](const TaskFunction& function) { return function.asked_for && !function.by_value; };
   if (task.function && is_awaited(*task.function)) return task.function->number;
-  if (task.needs == nullptr) return 0;
-  for (const std::shared_ptr<TaskFunction>& need : *task.needs)
-    if (is_awaited(*need)) return need->number;
-  return 0;
+  std::int64_t awaited = 0;
+  task.for_each_need([&](const TaskFunction& need) {
+    if (awaited == 0 && is_awaited(need)) awaited = need.number;
+  });
+  return awaited;
 }
 
 void TaskEngine::defined(const TaskFunction& function) {
@@ -294,8 +295,7 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& re
     waits_for = definition.number;
     if (!std::exchange(definition.asked_for, true)) options_.on_unknown(definition);
   };
-  if (task.needs != nullptr)
-    for (const std::shared_ptr<TaskFunction>& need : *task.needs) look(*need, look);
+  task.for_each_need([&](TaskFunction& need) { look(need, look); });
   if (task.function) look(*task.function, look);
   return (may_come || !is_its_own) && ++task.times_missing < tries_max;
 }

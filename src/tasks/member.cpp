@@ -35,14 +35,14 @@ void Member::tell(const TaskFunction& function) {
 void Member::introduce(const Task& task) {
   const bool is_new = task.function && !known_.contains(task.function->number);
   std::set<std::int64_t> seen;
-  if (task.needs != nullptr)
-    for (const std::shared_ptr<TaskFunction>& need : *task.needs) introduce(*need, seen);
+  task.for_each_need([&](const TaskFunction& need) { introduce(need, seen); });
   if (!task.function) return;
   introduce(*task.function, seen);
   // Of a global's values, the task's own is the one that counts: what others need came before.
-  if (task.needs != nullptr && !seen.empty())
-    for (const std::shared_ptr<TaskFunction>& need : *task.needs)
-      if (!need->slot.empty()) tell(*need);
+  if (!seen.empty())
+    task.for_each_need([&](const TaskFunction& need) {
+      if (!need.slot.empty()) tell(need);
+    });
   if (!is_new) return;
   known_order_.push_back(task.function->number);
   if (known_order_.size() <= functions_known_max) return;

@@ -28,6 +28,8 @@ struct TaskFunction {
   /// place of its own among them: what comes after it is for when it runs. What tasks need besides is with them.
   std::vector<std::weak_ptr<TaskFunction>> needs = {};
 };
+/// What a worker has to hear of first, in this order. Tasks share it. Only the engine's thread reads or changes it:
+/// when a worker asks for the value of something, what that value needs is added.
 using TaskNeeds = std::vector<std::shared_ptr<TaskFunction>>;
 
 /// What several tasks may have in common.
@@ -41,13 +43,20 @@ struct Task {
   std::int64_t number = 0;  ///< also that of its call; never 0
   Message call;
   std::shared_ptr<TaskFunction> function;
-  std::shared_ptr<const TaskNeeds> needs = {};  ///< what a worker has to hear of first, in this order; null: nothing
+  std::shared_ptr<const TaskNeeds> needs = {};                 ///< of its function; null: nothing
+  std::shared_ptr<const TaskNeeds> argument_needs = {};        ///< of its arguments, after those; null: nothing
   std::vector<std::shared_ptr<const LargeBuffer>> large = {};  ///< those of its buffers that have a place, in order
   std::shared_ptr<const TaskTerms> terms;
   void* owner = nullptr;               ///< comes back with the outcome
   int tries = 0;                       ///< that have begun, as far as is known
   int times_missing = 0;               ///< that a worker lacked something
   std::int64_t definitions_given = 0;  ///< how many had been redefined when it was given to its worker
+
+  void for_each_need(const auto& visit) const {
+    for (const TaskNeeds* all : {needs.get(), argument_needs.get()})
+      if (all != nullptr)
+        for (const std::shared_ptr<TaskFunction>& need : *all) visit(*need);
+  }
 };
 
 /// What became of a task. Each that was submitted has one.
