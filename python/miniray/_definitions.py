@@ -256,6 +256,8 @@ class Definitions:
             self._of_thing.clear()
             self._of_global.clear()
             self._of_number.clear()
+            self._open.clear()
+            self._of_arguments.clear()
             self._snapshots, self._namespaces = [], [{}]
 
     # The pickler's book.
