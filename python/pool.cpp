@@ -91,10 +91,11 @@ void bind_pool(nb::module_& module) {
           [](PoolCore& self, std::int64_t number, bool even_if_it_runs) {
             self.driver.cancel(number, even_if_it_runs);
           },
-          "number"_a, "even_if_it_runs"_a)
+          "number"_a, "even_if_it_runs"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "interrupt",
-          [](PoolCore& self, std::int64_t number) { self.driver.cancel(number, true, Closing::interrupt); }, "number"_a)
+          [](PoolCore& self, std::int64_t number) { self.driver.cancel(number, true, Closing::interrupt); }, "number"_a,
+          nb::call_guard<nb::gil_scoped_release>())
       .def("cancel_waiting", [](PoolCore& self) { self.driver.cancel_waiting(); })
       .def("cancel_all", [](PoolCore& self) { self.driver.cancel_all(); })
       .def(

@@ -411,3 +411,13 @@ def test_no_method_answers_with_a_signature_of_the_core(tmp_path: Path, monkeypa
         assert future.result() == 2
         channel.close()
     assert refused > 500
+
+
+def test_methods_that_are_multiprocessings(pool: Any) -> None:
+    for name, cure in (("apply_async", "submit"), ("imap", "pool.map"), ("close", "shutdown"), ("terminate", "cancel")):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; write .*{cure}"):
+            getattr(pool, name)
+    with pytest.raises(AttributeError, match=r"'Pool' object has no attribute 'nothing'$"):
+        _ = pool.nothing
+    with pytest.raises(TypeError, match=r"^Pool\.map\(\) got an unexpected keyword argument 'chunk'"):
+        pool.map(abs, [1], chunk=3)

@@ -404,15 +404,16 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
         "print(Worker(work, start='spawn').recv(timeout=30))\n"
     )
     done = subprocess.run([sys.executable, unguarded], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "1\n"  # the second definition comes too late for a worker
+    assert done.stdout == "2\n", done.stderr  # the second definition, which an import would not reach, goes by value
     unguarded.write_text(
+        "import sys; sys.modules['cloudpickle'] = None  # not installed\n"
         "from miniray import Worker\ndef first(handle):\n    handle.send(1)\n"
         "Worker(first, start='spawn').recv(timeout=30)\ndef work(handle):\n    handle.send(2)\n"
         "print(Worker(work, start='spawn').recv(timeout=30))\n"
     )
     done = subprocess.run([sys.executable, unguarded], capture_output=True, text=True, timeout=60, check=False)
     assert "work is not there" in done.stderr
-    assert "imported up to line 4, where it starts workers" in done.stderr
+    assert "imported up to line 5, where it starts workers" in done.stderr
     assert 'put what starts them under if __name__ == "__main__":' in done.stderr
 
 

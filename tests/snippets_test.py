@@ -76,6 +76,13 @@ def test_the_readme_runs_in_order() -> None:
     assert_printed(run(sys.executable, "-", typed=code), code)
 
 
+def test_the_readme_runs_in_order_as_one_script(tmp_path: Path) -> None:
+    """What comes after the first workers is not there when another process imports the script."""
+    code = "\n".join(blocks(README, "python"))
+    (tmp_path / "readme.py").write_text(code)
+    assert_printed(run(sys.executable, tmp_path / "readme.py"), code)
+
+
 def test_the_readmes_cpp_runs_as_written(tmp_path: Path) -> None:
     source = tmp_path / "readme.cpp"
     (text,) = blocks(README, "cpp")

@@ -430,8 +430,9 @@ class Definitions:
             return _pickling.pickled(thing, self)
         if _pickling.cloudpickle() is None and isinstance(thing, types.FunctionType):
             raise TypeError(
-                "it is no function that can be imported there. Move it to the top level of a module, or install "
-                "cloudpickle (pip install cloudpickle), here and there, to send functions by value"
+                "workers do not find it under its name. Define it before they are started, at the top level of the "
+                "script or of a module; or install cloudpickle (pip install cloudpickle), here and there, which sends "
+                "functions by value"
             )
         return value_pickle(thing, self)
 

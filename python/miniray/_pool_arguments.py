@@ -59,6 +59,17 @@ def _exceptions(kinds: Any) -> tuple[type[BaseException], ...]:
     return tuple(classes)
 
 
+# What the methods of multiprocessing.Pool are called here.
+OF_MULTIPROCESSING = {
+    "apply": "write pool.submit(function, ...).result()",
+    "apply_async": "write pool.submit(function, ...), which returns a future",
+    "map_async": "write pool.map(function, items), which begins at once",
+    "starmap_async": "write pool.starmap(function, tuples), which begins at once",
+    "imap": "write pool.map(function, items), which yields in order, as results come",
+    "close": "write pool.shutdown(), or with Pool(...) as pool:",
+    "join": "write pool.shutdown(), or with Pool(...) as pool:",
+    "terminate": "write pool.shutdown(cancel_futures=True)",
+}
 _WORKERS = "a pool takes a number of workers, a cluster or workers: Pool(4), Pool(cluster), Pool([worker, ...])"
 TUPLES = "a list of tuples, one for each call, such as [(2, 3), (2, 4)]"
 

@@ -293,6 +293,14 @@ class Mapping:
 
     def _iterate(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
         try:
+            yield from self._yield_results(deadline, timeout)
+        finally:  # once more: a second Ctrl-C may have come before the first could do it
+            self._abandon_surely()
+            if self._bar is not None:
+                self._bar.close()
+
+    def _yield_results(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
+        try:
             while (taken := self._take(deadline, timeout)) is not None:
                 chunk, values, errors = taken
                 del taken  # what was handed out is the caller's alone
@@ -304,9 +312,7 @@ class Mapping:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
         finally:
-            self._abandon()
-            if self._bar is not None:
-                self._bar.close()
+            self._abandon_surely()
 
     def _take(self, deadline: float | None, timeout: float | None) -> Any:
         with self._condition:
@@ -343,6 +349,19 @@ class Mapping:
                 self._condition.notify_all()
         if resume:
             self._go_on()
+
+    def _abandon_surely(self) -> None:
+        """Even if Ctrl-C is pressed again meanwhile."""
+        again: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._abandon()
+                break
+            except KeyboardInterrupt as pressed:
+                self._interrupted = True
+                again = pressed
+        if again is not None:
+            raise again
 
     def _abandon(self) -> None:
         """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""

@@ -43,7 +43,16 @@ def _is_in_script(work_fn: Any) -> bool:
     if _spawned.script() is None:
         return False
     code = getattr(inspect.unwrap(work_fn), "__code__", None)
-    return code is None or os.path.exists(code.co_filename)
+    return code is None or (os.path.exists(code.co_filename) and not _comes_too_late(code))
+
+
+def _comes_too_late(code: Any) -> bool:
+    """Whether it is defined below the line that starts workers, to which other processes import the script. It may be
+    there all the same, if that line is under ``if __name__ == "__main__":``; its value will do as well."""
+    from miniray import _pickling, worker
+
+    line = worker.first_start_line
+    return bool(line) and code.co_firstlineno > line and _pickling.cloudpickle() is not None
 
 
 def packed(work_fn: Any) -> dict[str, Any]:

@@ -16,11 +16,12 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from miniray import _check, _core
 from miniray._future import PoolBroken, PoolFuture
 from miniray._pool_arguments import (
+    OF_MULTIPROCESSING,
     OPTION_NAMES,
     TUPLES,
     WHERE_OPTIONS_GO,
@@ -336,6 +337,12 @@ class Pool(_Submitter):
         end. With ``wait=False`` this returns at once, and the rest happens behind it."""
         self._inside.shut_down(wait, cancel_futures)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            cure = OF_MULTIPROCESSING.get(name)
+            raise AttributeError(f"'Pool' object has no attribute {name!r}" + (f"; {cure}" if cure else ""))
+
     def __enter__(self) -> Pool:
         return self
 
@@ -379,6 +386,10 @@ class Pool(_Submitter):
         status = self.status()
         counts = ", ".join(f"{status[name]} {name}" for name in ("queued", "running", "done", "failed"))
         return table(f"Pool of {status['workers']} workers; tasks: {counts}", PoolWorker._fields, self.workers)
+
+
+for _method in ("submit", "map", "starmap", "imap_unordered"):
+    getattr(_Submitter, _method).__qualname__ = f"Pool.{_method}"  # for errors
 
 
 class PoolView(_Submitter):

@@ -343,11 +343,20 @@ def _check_restart(restart: RestartPolicy | None, on_restart: Callable[[Any], An
     _supervised.check(restart, on_restart)
 
 
+first_start_line: int | None = None  # of the script, where it started workers; 0: not at its top level
+
+
 def _stop_import() -> None:
     """Elsewhere, another process may be importing this script for the functions in it: it has come far enough."""
+    global first_start_line
     spawned = sys.modules.get("miniray._spawned")
     if spawned is not None:
         spawned.refuse_while_importing()
+    if first_start_line is None:
+        frame, script = sys._getframe(1), sys.modules["__main__"].__dict__
+        while frame.f_back is not None and not (frame.f_globals is script and frame.f_code.co_name == "<module>"):
+            frame = frame.f_back
+        first_start_line = frame.f_lineno if frame.f_globals is script else 0
 
 
 def _warn_of_threads() -> None:

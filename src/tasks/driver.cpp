@@ -67,6 +67,19 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(const Demand& demand, std::op
   return std::make_shared<const TaskTerms>(TaskTerms{demand, timeout_s, retries});
 }
 
+// Waits for the engine to have answered.
+template <class Answer, class Question>
+Answer TaskDriver::ask(Question question) {
+  Answer answer{};
+  std::promise<void> told;
+  const bool running = post([&](TaskEngine& engine) {
+    answer = question(engine);
+    told.set_value();
+  });
+  if (running) told.get_future().wait();
+  return answer;
+}
+
 // Tasks.
 
 bool TaskDriver::submit(Task task, bool late) {
@@ -87,7 +100,10 @@ void TaskDriver::submit_again(Task task) {
 }
 
 void TaskDriver::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
-  post([=](TaskEngine& engine) { engine.cancel(number, even_if_it_runs, how); });
+  (void)ask<bool>([=](TaskEngine& engine) {
+    engine.cancel(number, even_if_it_runs, how);
+    return true;
+  });
 }
 
 void TaskDriver::cancel_waiting() {
@@ -139,18 +155,6 @@ bool TaskDriver::post(Command command) {
   commands_.push_back(std::move(command));
   ring();
   return true;
-}
-
-template <class Answer, class Question>
-Answer TaskDriver::ask(Question question) {
-  Answer answer{};
-  std::promise<void> told;
-  const bool running = post([&](TaskEngine& engine) {
-    answer = question(engine);
-    told.set_value();
-  });
-  if (running) told.get_future().wait();
-  return answer;
 }
 
 bool TaskDriver::is_running(std::int64_t number) {

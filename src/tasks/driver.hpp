@@ -63,6 +63,7 @@ class TaskDriver {
   [[nodiscard]] bool submit(Task task, bool late = false);
   /// One that has had an outcome, and shall have another: in its old place.
   void submit_again(Task task);
+  /// Waits until that is done: a task that waits is not begun once this has returned.
   void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
   void cancel_waiting();
   /// Those that run, too. Nothing is taken from now on.
