@@ -17,9 +17,11 @@ namespace {
 class DriverScene {
  public:
   explicit DriverScene(std::size_t workers) {
+    std::vector<std::shared_ptr<Worker>> forked;  // before there is a thread
+    for (std::size_t i = 0; i < workers; ++i) forked.push_back(std::make_shared<Worker>(serve_calls));
     driver.add_node("here", NodeResources(static_cast<double>(workers), 0, {}), {});
     driver.start({});
-    for (std::size_t i = 0; i < workers; ++i) driver.add_worker(0, std::make_shared<Worker>(serve_calls), true);
+    for (std::shared_ptr<Worker>& worker : forked) driver.add_worker(0, std::move(worker), true);
     terms = driver.terms({}, {}, 0);
   }
 
