@@ -91,6 +91,9 @@ inline constexpr int master_port = 29500;
 inline constexpr int master_ports_tried = 1000;
 inline constexpr int group_timeout_ms = 600'000;
 inline constexpr int failing_ranks_ms = 500;
+// Of a host that is lost, the kernel gives up each connection at its next probe, which come every tenth of
+// unreachable_ms.
+inline constexpr int failing_hosts_ms = 3000;
 // One node calls another on a port: without an answer in this time, a firewall is in the way.
 inline constexpr int dial_timeout_ms = 3000;
 inline constexpr std::size_t checked_ports_max = 64;

@@ -42,6 +42,17 @@ int innocence_of(const std::exception_ptr& failure) {
   }
 }
 
+// Whether its host is gone, or its server, with whatever else was there.
+bool is_lost(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const WorkerDied& died) {
+    return !died.certificate().lost.empty();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // A rank that is no more, as opposed to a call that was wrong.
 bool is_an_end(const std::exception_ptr& failure) {
   try {
@@ -170,7 +181,7 @@ std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
 void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
   std::map<std::size_t, std::exception_ptr> failures{{failed, why}};
   std::vector<std::size_t> order{failed};
-  const Deadline deadline = Deadline::in_ms(limits::failing_ranks_ms);
+  const Deadline deadline = Deadline::in_ms(is_lost(why) ? limits::failing_hosts_ms : limits::failing_ranks_ms);
   while (!deadline.passed() && failures.size() < size()) {
     std::vector<Worker*> others;
     std::vector<std::size_t> ranks;
@@ -180,7 +191,7 @@ void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
       ranks.push_back(rank);
     }
     if (others.empty()) break;
-    for (const std::size_t at : wait_any(others, deadline.poll_ms(limits::failing_ranks_ms) / 1000.0)) {
+    for (const std::size_t at : wait_any(others, deadline.seconds_left())) {
       try {
         (void)workers_[ranks[at]]->receive();  // nobody will ask for it any more
       } catch (const Error&) {
