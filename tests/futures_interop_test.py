@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import resource
 import sys
 import threading
@@ -309,6 +310,21 @@ def test_a_loop_that_is_closed_early_leaves_the_call_to_others(call_worker: Any,
 
     run(begin())
     assert run(end()) == "opened"
+
+
+def test_a_call_that_is_done_after_its_loop_was_closed_leaves_nothing(call_worker: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    futures = []
+
+    async def begin() -> None:
+        futures.append(call_worker.call_async("task_functions.wait_for", str(gate), "opened"))
+        futures[0].add_done_callback(lambda _: None)
+
+    before = set(os.listdir("/proc/self/fd"))
+    run(begin())
+    gate.touch()
+    assert futures[0].result(PATIENCE_S) == "opened"
+    assert set(os.listdir("/proc/self/fd")) <= before  # while the worker is still there
 
 
 # --- What they look like ----------------------------------------------------------------------------------------------

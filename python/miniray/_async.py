@@ -110,9 +110,9 @@ class ReplyWatch:
             self._watch_room(worker)
 
     def _one_is_done(self, _: object) -> None:
-        if asyncio._get_running_loop() is self.loop:
+        if asyncio._get_running_loop() is self.loop or self.loop.is_closed():
             self._count_one()
-        elif not self.loop.is_closed():
+        else:
             self.loop.call_soon_threadsafe(self._count_one)
 
     def _count_one(self) -> None:
@@ -123,8 +123,9 @@ class ReplyWatch:
     def _end(self) -> None:
         descriptors, self._descriptors = self._descriptors, []
         for descriptor in descriptors:
-            self.loop.remove_reader(descriptor)
-            self.loop.remove_writer(descriptor)
+            if not self.loop.is_closed():
+                self.loop.remove_reader(descriptor)
+                self.loop.remove_writer(descriptor)
             os.close(descriptor)
 
     def __del__(self) -> None:
