@@ -78,13 +78,14 @@ void bind_pool(nb::module_& module) {
           "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(), "retries"_a)
       .def("submit",
            nb::overload_cast<const FunctionHandle&, nb::handle, nb::handle, const TermsHandle&, nb::handle, nb::handle,
-                             nb::handle, nb::handle, bool>(&PoolCore::submit),
+                             nb::handle, nb::handle, std::int64_t>(&PoolCore::submit),
            "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(), "owner"_a, "needs"_a.none(),
-           "pack"_a, "late"_a = false)
+           "pack"_a, "number"_a = 0)
       .def("submit_map", &PoolCore::submit_map, "function"_a, "items"_a, "star"_a, "terms"_a, "owner"_a,
-           "needs"_a.none(), "pack"_a, "late"_a = false,
+           "needs"_a.none(), "pack"_a, "number"_a = 0,
            nb::sig("def submit_map(self, function: _TaskFunction, items: list[typing.Any], star: bool, terms: "
-                   "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object, late: bool = False) -> int"))
+                   "_TaskTerms, owner: object, needs: _TaskNeeds | None, pack: object, number: int = 0) -> int"))
+      .def("next_number", [](PoolCore& self) { return self.driver.next_number(); })
       .def("resubmit", &PoolCore::resubmit, "task"_a, "owner"_a)
       .def(
           "cancel",

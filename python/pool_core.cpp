@@ -151,16 +151,16 @@ void PoolCore::redefine(const FunctionHandle& handle, nb::handle definition, nb:
 
 std::int64_t PoolCore::submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
                               const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs,
-                              nb::handle pack, bool late) {
+                              nb::handle pack, std::int64_t number) {
   Task task;
   task.function = function.function;
   task.needs = needs_of(needs);
   nb::list parts = call_parts(*function.function, arguments, keywords, memory);
-  return submit(std::move(task), std::move(parts), CallVerb::call, terms, owner, pack, late);
+  return submit(std::move(task), std::move(parts), CallVerb::call, terms, owner, pack, number);
 }
 
 std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                                  nb::handle owner, nb::handle needs, nb::handle pack, bool late) {
+                                  nb::handle owner, nb::handle needs, nb::handle pack, std::int64_t number) {
   Task task;
   task.function = function.function;
   task.needs = needs_of(needs);
@@ -168,12 +168,14 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
   parts.append(function.function->number);
   parts.append(items);
   parts.append(star);
-  return submit(std::move(task), std::move(parts), CallVerb::map, terms, owner, pack, late);
+  return submit(std::move(task), std::move(parts), CallVerb::map, terms, owner, pack, number);
 }
 
 std::int64_t PoolCore::submit(Task task, nb::list parts, CallVerb verb, const TermsHandle& terms, nb::handle owner,
-                              nb::handle pack, bool late) {
-  const std::int64_t number = task.number = driver.next_number();
+                              nb::handle pack, std::int64_t number) {
+  const bool late = number != 0;  // it belongs to a map that was begun before
+  task.number = late ? number : driver.next_number();
+  const std::int64_t used = task.number;
   const std::unique_ptr<EncodedObject> encoded = encode_for(task, verb, std::move(parts), pack);
   task.large = large_buffers_.own_buffers(encoded->message());
   task.call = std::move(*encoded).detach();
@@ -181,7 +183,7 @@ std::int64_t PoolCore::submit(Task task, nb::list parts, CallVerb verb, const Te
   task.owner = owner.ptr();
   if (!driver.submit(std::move(task), late)) throw std::runtime_error("cannot schedule new futures after shutdown");
   hold(owner);  // whoever takes the outcome needs the GIL, too
-  return number;
+  return used;
 }
 
 void PoolCore::resubmit(TaskHandle& handle, nb::handle owner) {

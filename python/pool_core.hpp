@@ -43,12 +43,13 @@ class PoolCore {
   /// A worker asked for its value. `needs` are handles of what a worker has to hear of first.
   void redefine(const FunctionHandle& handle, nb::handle definition, nb::list needs);
 
-  // Tasks. `needs` is a handle, or None; `pack` makes pickles of what messages cannot say.
+  // Tasks. `needs` is a handle, or None; `pack` makes pickles of what messages cannot say. `number` is 0, or one that
+  // the driver gave before: whoever is interrupted in here knows what to take back.
   std::int64_t submit(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
                       const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs, nb::handle pack,
-                      bool late);
+                      std::int64_t number);
   std::int64_t submit_map(const FunctionHandle& function, nb::list items, bool star, const TermsHandle& terms,
-                          nb::handle owner, nb::handle needs, nb::handle pack, bool late);
+                          nb::handle owner, nb::handle needs, nb::handle pack, std::int64_t number);
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner);
 
@@ -67,7 +68,7 @@ class PoolCore {
 
  private:
   std::int64_t submit(Task task, nb::list parts, CallVerb verb, const TermsHandle& terms, nb::handle owner,
-                      nb::handle pack, bool late);
+                      nb::handle pack, std::int64_t number);
 
   std::int64_t last_function_ = 0;
   LargeBuffers large_buffers_;  // with the GIL

@@ -87,7 +87,7 @@ class Mapping:
                 self._feeder.start()
         except BaseException:  # Ctrl-C, say: there will be nobody to take results
             self._interrupted = True
-            self._abandon()
+            self._abandon_surely()
             raise
 
     # Sending.
@@ -173,8 +173,9 @@ class Mapping:
     def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
         chunk = _Chunk(self, items, first, tries)
         self._under_way[chunk] = None
+        chunk.number = self._inside.core.next_number()  # before: Ctrl-C may come when it has just been submitted
         try:
-            chunk.number = self._submit(items, chunk)
+            self._submit(items, chunk)
         except Exception as failure:
             if len(items) > 1:  # one of them cannot be sent, perhaps: the others can
                 for index, item in enumerate(items):
@@ -188,17 +189,33 @@ class Mapping:
         if self._abandoned:  # meanwhile
             self._take_back(chunk)
 
-    def _submit(self, items: list[Any], chunk: _Chunk) -> int:
+    def _submit(self, items: list[Any], chunk: _Chunk) -> None:
         core: _core._Pool = self._inside.core
         memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
-            return core.submit_map(
-                self._function.handle, items, self._star, self._terms, chunk, self._needs, self._inside.pack, True
+            core.submit_map(
+                self._function.handle,
+                items,
+                self._star,
+                self._terms,
+                chunk,
+                self._needs,
+                self._inside.pack,
+                chunk.number,
             )
+            return
         [item] = items
         arguments = item if self._star else [item]
-        return core.submit(
-            self._function.handle, arguments, {}, self._terms, memory_bytes, chunk, self._needs, self._inside.pack, True
+        core.submit(
+            self._function.handle,
+            arguments,
+            {},
+            self._terms,
+            memory_bytes,
+            chunk,
+            self._needs,
+            self._inside.pack,
+            chunk.number,
         )
 
     # The delivering thread.
