@@ -86,10 +86,6 @@ void raise_system_error(const SystemError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
-std::atomic<std::int64_t> interrupted_at_ns = 0;  // signals are the whole process's
-
-thread_local std::shared_ptr<const std::atomic<Closing>> heeded;
-
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
@@ -127,28 +123,6 @@ void translate(const std::exception_ptr& thrown, void*) {
 }
 
 }  // namespace
-
-void note_interrupt() { interrupted_at_ns = now_ns(); }
-
-bool just_interrupted() {
-  const std::int64_t at_ns = interrupted_at_ns;
-  return at_ns != 0 && now_ns() - at_ns < limits::interrupt_memory_ms * 1'000'000LL;
-}
-
-void heed(std::shared_ptr<const std::atomic<Closing>> urgency) { heeded = std::move(urgency); }
-
-// Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
-// ends, that unwinds it (pthread_exit), which no C++ handler may stop.
-void check_signals() {
-  if (gettid() != getpid()) {
-    if (heeded && heeded->load() > Closing::finish) throw Error("the pool ends");
-    return;
-  }
-  const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return;
-  note_interrupt();
-  throw nb::python_error();
-}
 
 nb::object attribute(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
 

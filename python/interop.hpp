@@ -21,6 +21,11 @@ void check_signals();
 /// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now.
 void note_interrupt();
 bool just_interrupted();
+/// From now on, Ctrl-C is noted wherever it raises KeyboardInterrupt, until the program sets a handler of its own.
+void watch_interrupts();
+/// Between these two, Ctrl-C in the main thread is put off. The second tells whether it came.
+void put_off_interrupts();
+[[nodiscard]] bool allow_interrupts();
 /// The calling thread, which is not the main one, works for what ends so urgently.
 void heed(std::shared_ptr<const std::atomic<Closing>> urgency);
 
@@ -36,6 +41,7 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
                              std::optional<int> spin_us, std::uint64_t inbox_bytes_max);
 
 void bind_errors(nb::module_& module);
+void bind_interrupts(nb::module_& module);
 void bind_array(nb::module_& module);
 void bind_channel(nb::module_& module);
 void bind_handle(nb::module_& module);

@@ -9,6 +9,7 @@ NB_MODULE(_core, module) {
   module.attr("version") = miniray::version;
   module.attr("_stack_signal") = miniray::stack_signal();
   bind_errors(module);
+  bind_interrupts(module);
   bind_limits(module);
   bind_array(module);
   bind_channel(module);

@@ -36,26 +36,19 @@ ForkOptions fork_options() {
   ForkOptions options;
   options.before_fork = [] {
     gil = PyGILState_Ensure();
-    interrupted = !call_uninterrupted("_flush_output");
-    const bool main_thread = gettid() == getpid();
-    if (main_thread && !call_uninterrupted("_note_interrupts")) {
-      interrupted = true;
-      (void)call_uninterrupted("_note_interrupts");
-    }
+    put_off_interrupts();
+    interrupted = !call_uninterrupted("_flush_output");  // raises what came before
     PyOS_BeforeFork();
   };
   options.after_fork_in_parent = [] {
     PyOS_AfterFork_Parent();
-    interrupted = !call_uninterrupted("_heed_interrupts") || interrupted;
-    if (interrupted) {
-      note_interrupt();
-      PyErr_SetInterrupt();
-    }
+    if (interrupted) note_interrupt();
+    if (allow_interrupts() || interrupted) PyErr_SetInterrupt();
     PyGILState_Release(gil);
   };
   options.after_fork_in_child = [] {
     PyOS_AfterFork_Child();
-    (void)call_uninterrupted("_restore_handler");
+    (void)allow_interrupts();
   };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
   options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
@@ -76,6 +69,7 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
   options.inbox_bytes_max = inbox_bytes_max;
   options.on_interrupt = check_signals;
   options.fork = fork_options();
+  watch_interrupts();
   return options;
 }
 
@@ -87,7 +81,9 @@ void close_dropped(nb::handle self) {
   Worker* const worker = &nb::cast<Worker&>(self);
   try {
     const nb::gil_scoped_release released;
-    close_all(std::span(&worker, 1), just_interrupted() ? Closing::interrupt : Closing::finish);
+    const bool hurry = just_interrupted();
+    close_all(std::span(&worker, 1), hurry ? Closing::interrupt : Closing::finish);
+    if (hurry) note_interrupt();  // for the next one that is dropped
   } catch (nb::python_error& raised) {
     if (raised.matches(PyExc_KeyboardInterrupt))
       PyErr_SetInterrupt();
@@ -228,8 +224,6 @@ void bind_worker(nb::module_& module) {
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
       .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
   bind_calls(module, worker);
-  module.def("_note_interrupt", note_interrupt);
-  module.def("_just_interrupted", just_interrupted);
   module.def(
       "_discard",
       [](nb::handle object) {

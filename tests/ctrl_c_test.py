@@ -14,7 +14,8 @@ from terminal import CTRL_C, Ended, Terminal
 ENDS_WITHIN_S = 4.5  # a second or two are meant; a worker that ends normally may take 5 s to do so
 
 BEGIN = """
-import asyncio, atexit, concurrent.futures, os, signal, sys, threading, time
+import asyncio, atexit, concurrent.futures, faulthandler, os, signal, sys, threading, time
+faulthandler.register(signal.SIGUSR1)  # for whoever asks why it hangs
 import miniray
 from miniray import Cluster, NodeConfig, Pool, Worker, as_completed, wait_any
 
@@ -248,6 +249,7 @@ def test_ctrl_c_at_any_moment(moment: int, tmp_path: Path) -> None:
 CAUGHT = {
     "a worker": ("worker = Worker(stubborn); worker.recv()", 1),
     "workers": ("workers = [Worker(stubborn) for _ in range(3)]; workers[0].recv()", 3),
+    "workers, asleep": ("workers = [Worker(stubborn) for _ in range(3)]; time.sleep(1000)", 3),
     "a pool": ("pool = Pool(2); [pool.submit(stubborn) for _ in range(20)][0].result()", 2),
     "a cluster": ("cluster = Cluster(nodes()); cluster.start(stubborn); cluster.gather()", 2),
 }
@@ -415,6 +417,30 @@ def test_a_task_is_interrupted_before_it_is_killed(body: str, tmp_path: Path) ->
     assert (tmp_path / "tidied").exists()
 
 
+def test_a_program_that_only_takes_a_note_of_it(tmp_path: Path) -> None:
+    """Its workers may finish, as at any end that is not an exception."""
+    body = """
+    def saves(handle):
+        begun()
+        try:
+            handle.recv()
+        except miniray.EndOfStream:
+            time.sleep(1)
+            open("saved", "w").close()
+    pressed = []
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    worker = Worker(saves)
+    while not pressed:
+        time.sleep(0.01)
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        terminal.wait_for("begun")
+        terminal.press(CTRL_C)
+        ended = terminal.end()
+    assert (ended.status, ended.errors, ended.left) == (0, "", [])
+    assert (tmp_path / "saved").exists()
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_a_program_that_ignores_sigint(start: str, tmp_path: Path) -> None:
     """It was started in the background by a shell without job control, say. Its workers end all the same."""
@@ -458,6 +484,14 @@ print(interrupted(lambda: list(pool.imap_unordered(sleep, iter(range(20))))))
 print(pool.submit(pow, 2, 4).result())
 print(interrupted(lambda: pool.starmap(sleep, [[1]] * 20)))
 print(list(pool.map(abs, range(-3, 0))))
+
+def take_none():
+    results = pool.map(sleep, range(20))
+    time.sleep(1000)
+    list(results)
+
+print(interrupted(take_none))
+print(pool.submit(pow, 2, 5).result())
 status = pool.status()
 print(status["failed"], status["queued"], status["done"])
 """
@@ -468,5 +502,5 @@ def test_after_an_interrupted_map_the_pool_is_usable_at_once(tmp_path: Path) -> 
     with Terminal(tmp_path, program("pass") + SESSION) as terminal:
         ended = terminal.end()
     assert ended.errors == ""
-    assert ended.output.splitlines() == ["True", "8", "True", "16", "True", "[3, 2, 1]", "0 0 5"]
+    assert ended.output.splitlines() == ["True", "8", "True", "16", "True", "[3, 2, 1]", "True", "32", "0 0 6"]
     assert (ended.status, ended.left) == (0, [])

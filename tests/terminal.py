@@ -23,7 +23,7 @@ from types import TracebackType
 
 CTRL_C = b"\x03"
 PATIENCE_S = 60.0  # with what takes a second on a machine that is not busy
-HANGS_AFTER_S = 20.0
+HANGS_AFTER_S = 60.0
 POLL_S = 0.01
 MARK = "MINIRAY_TEST_MARK"
 TESTS = Path(__file__).parent
@@ -91,13 +91,20 @@ class Terminal:
 
     def end(self) -> Ended:
         """How it ended, by itself."""
-        assert self.wait(HANGS_AFTER_S), f"it does not end: {self.errors}"
+        assert self.wait(HANGS_AFTER_S), f"it does not end: {self._stacks()}"
         seconds = time.monotonic() - self._pressed_at
         deadline = time.monotonic() + 1.0  # the kernel may take a moment to do what it was told
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         output = self._output.read_text(errors="replace")
         return Ended(self._process.returncode, output, self.errors, seconds, list(left.values()))
+
+    def _stacks(self) -> str:
+        """What it printed, and where it and its workers are, if they heed SIGUSR1 as `faulthandler` does."""
+        for pid in self._left():
+            os.kill(pid, signal.SIGUSR1)
+        time.sleep(1)
+        return self._output.read_text(errors="replace") + self.errors
 
     def _left(self) -> dict[int, str]:
         """Processes that descend from the program, by what it handed down to them."""

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -306,7 +307,10 @@ class Mapping:
 
     def results(self, timeout: float | None) -> Iterator[Any]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        return self._iterate(deadline, timeout)
+        iterator = self._iterate(deadline, timeout)
+        mapping = weakref.ref(self)
+        self._iterator = weakref.ref(iterator, lambda _: _dropped(mapping()))
+        return iterator
 
     def _iterate(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
         try:
@@ -328,6 +332,9 @@ class Mapping:
                 if errors:
                     raise _not_an_end(errors[failed])
                 self._took(chunk)
+        except KeyboardInterrupt:
+            _core._note_interrupt()
+            raise
         finally:
             self._abandon_surely()
 
@@ -350,12 +357,7 @@ class Mapping:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
-                try:
-                    self._condition.wait(left)
-                except KeyboardInterrupt:
-                    self._interrupted = True
-                    _core._note_interrupt()
-                    raise
+                self._condition.wait(left)
 
     def _took(self, chunk: _Chunk) -> None:
         with self._condition:
@@ -375,13 +377,14 @@ class Mapping:
                 self._abandon()
                 break
             except KeyboardInterrupt as pressed:
-                self._interrupted = True
+                _core._note_interrupt()
                 again = pressed
         if again is not None:
             raise again
 
     def _abandon(self) -> None:
         """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""
+        self._interrupted = self._interrupted or _core._just_interrupted()
         with self._condition:
             self._abandoned = True
             self._condition.notify_all()
@@ -393,6 +396,12 @@ class Mapping:
     def _take_back(self, chunk: _Chunk) -> None:
         core = self._inside.core
         core.interrupt(chunk.number) if self._interrupted else core.cancel(chunk.number, False)
+
+
+def _dropped(mapping: Mapping | None) -> None:
+    """Nobody has taken, or will take, a result. All items are done all the same, unless that was because of Ctrl-C."""
+    if mapping is not None and _core._just_interrupted():
+        mapping._abandon_surely()
 
 
 def _not_an_end(error: BaseException) -> BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # without the enums of signal, which take long to import
 import atexit
 import sys
 import weakref
@@ -393,39 +392,6 @@ def _show_output() -> None:
 
         if _notebook.kernel_shell() is not None:
             _notebook.show_output_of_workers()
-
-
-# While a process forks, Ctrl-C is noted here, and heeded afterwards.
-_noted: list[int] = []
-_handler: Any = None
-
-
-def _note_interrupts() -> None:
-    global _handler
-    handler = _signal.getsignal(_signal.SIGINT)
-    if callable(handler) and handler is not _note:
-        _noted.clear()
-        _handler = handler
-        _signal.signal(_signal.SIGINT, _note)
-
-
-def _note(number: int, frame: object) -> None:
-    _noted.append(number)
-
-
-def _restore_handler() -> None:
-    """All that the child needs, which has not been interrupted."""
-    global _handler
-    if _handler is not None:
-        _signal.signal(_signal.SIGINT, _handler)
-    _handler = None
-
-
-def _heed_interrupts() -> None:
-    _restore_handler()  # first: until then, more may be noted
-    if _noted:
-        _noted.clear()
-        _signal.raise_signal(_signal.SIGINT)
 
 
 def _flush_output() -> None:

@@ -1,0 +1,91 @@
+// Ctrl-C: noticed wherever it comes, raised where somebody hears it.
+#include <unistd.h>
+
+#include <csignal>
+
+#include "base/clock.hpp"
+#include "interop.hpp"
+#include "miniray/limits.hpp"
+
+namespace miniray::python {
+namespace {
+
+// Signals are the whole process's.
+std::atomic<std::int64_t> interrupted_at_ns = 0;
+std::atomic<bool> raises = false;  // as Python's own handler does; another one may only take a note
+std::atomic<bool> put_off = false;
+std::atomic<bool> came_meanwhile = false;
+struct sigaction python_handler;
+
+thread_local std::shared_ptr<const std::atomic<Closing>> heeded;
+
+// Python raises KeyboardInterrupt between any two steps of a program, and tells nobody else; the signal itself does.
+void on_signal(int number, siginfo_t* info, void* context) {
+  if (raises) note_interrupt();
+  if (put_off) {
+    came_meanwhile = true;
+  } else if ((python_handler.sa_flags & SA_SIGINFO) != 0) {
+    python_handler.sa_sigaction(number, info, context);
+  } else {
+    python_handler.sa_handler(number);
+  }
+}
+
+bool in_main_thread() { return gettid() == getpid(); }
+
+}  // namespace
+
+void note_interrupt() { interrupted_at_ns = now_ns(); }
+
+bool just_interrupted() {
+  const std::int64_t at_ns = interrupted_at_ns;
+  return at_ns != 0 && now_ns() - at_ns < limits::interrupt_memory_ms * 1'000'000LL;
+}
+
+// Python's function signal.signal puts its own handler in the place of ours, which is then no longer called.
+void watch_interrupts() {
+  struct sigaction now = {};
+  if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_sigaction == on_signal) return;
+  const nb::object handler = attribute("_signal", "getsignal")(SIGINT);
+  if (PyCallable_Check(handler.ptr()) == 0) return;
+  raises = handler.is(attribute("_signal", "default_int_handler"));
+  python_handler = now;
+  now.sa_flags |= SA_SIGINFO;
+  now.sa_sigaction = on_signal;
+  sigaction(SIGINT, &now, nullptr);
+}
+
+void put_off_interrupts() {
+  if (!in_main_thread()) return;  // Python's handlers run in that one
+  watch_interrupts();
+  put_off = true;
+}
+
+bool allow_interrupts() {
+  if (!in_main_thread()) return false;
+  put_off = false;
+  return came_meanwhile.exchange(false);
+}
+
+void heed(std::shared_ptr<const std::atomic<Closing>> urgency) { heeded = std::move(urgency); }
+
+// Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
+// ends, that unwinds it (pthread_exit), which no C++ handler may stop.
+void check_signals() {
+  if (!in_main_thread()) {
+    if (heeded && heeded->load() > Closing::finish) throw Error("the pool ends");
+    return;
+  }
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  note_interrupt();
+  throw nb::python_error();
+}
+
+void bind_interrupts(nb::module_& module) {
+  module.def("_note_interrupt", note_interrupt);
+  module.def("_just_interrupted", just_interrupted);
+  module.def("_watch_interrupts", watch_interrupts);
+}
+
+}  // namespace miniray::python
