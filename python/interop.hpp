@@ -7,16 +7,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "miniray/message.hpp"
+#include "miniray/restart_policy.hpp"
 #include "miniray/worker.hpp"
 
 namespace nb = nanobind;
 
 namespace miniray::python {
 
-/// For the core's waits: runs Python's signal handlers, and throws what they raise. In another thread than the main
-/// one: throws if what that thread heeds is in a hurry to end.
+/// For the core's waits: runs Python's signal handlers in the main thread, and throws what they raise.
 void check_signals();
 /// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now.
 void note_interrupt();
@@ -26,14 +27,16 @@ void watch_interrupts();
 /// Between these two, Ctrl-C in the main thread is put off. The second tells whether it came.
 void put_off_interrupts();
 [[nodiscard]] bool allow_interrupts();
-/// The calling thread, which is not the main one, works for what ends so urgently.
-void heed(std::shared_ptr<const std::atomic<Closing>> urgency);
 
 /// A miniray.WorkerDied with all that is known.
 nb::object died_object(const miniray::WorkerDied& died);
 
 /// An attribute of a module of the package, such as ("miniray._arrays", "build").
 nb::object attribute(const char* module, const char* name);
+
+/// The fields of a miniray.RestartPolicy, in order.
+using PolicyFields = std::tuple<int, double, double, double>;
+[[nodiscard]] RestartPolicy policy_of(const PolicyFields& fields);
 
 /// What a Python process must do around a fork, and the options of a worker that it starts or connects to.
 ForkOptions fork_options();

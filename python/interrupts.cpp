@@ -17,8 +17,6 @@ std::atomic<bool> put_off = false;
 std::atomic<bool> came_meanwhile = false;
 struct sigaction python_handler;
 
-thread_local std::shared_ptr<const std::atomic<Closing>> heeded;
-
 // Python raises KeyboardInterrupt between any two steps of a program, and tells nobody else; the signal itself does.
 void on_signal(int number, siginfo_t* info, void* context) {
   if (raises) note_interrupt();
@@ -67,15 +65,10 @@ bool allow_interrupts() {
   return came_meanwhile.exchange(false);
 }
 
-void heed(std::shared_ptr<const std::atomic<Closing>> urgency) { heeded = std::move(urgency); }
-
 // Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
 // ends, that unwinds it (pthread_exit), which no C++ handler may stop.
 void check_signals() {
-  if (!in_main_thread()) {
-    if (heeded && heeded->load() > Closing::finish) throw Error("the pool ends");
-    return;
-  }
+  if (!in_main_thread()) return;
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return;
   note_interrupt();

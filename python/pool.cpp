@@ -2,10 +2,12 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "object_builder.hpp"
 #include "pool_core.hpp"
+#include "ready_worker.hpp"
 
 namespace miniray::python {
 
@@ -30,25 +32,59 @@ void bind_pool(nb::module_& module) {
   nb::class_<NeedsHandle>(module, "_TaskNeeds").def_prop_ro("has_tasks", [](const NeedsHandle& self) {
     return self.needs.use_count() > 1;
   });
-  nb::class_<PoolCore::Corpse>(module, "_GoneWorker")
-      .def("close", &PoolCore::Corpse::close, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "worker_object",
-          [](PoolCore::Corpse& self) {
-            const nb::object known = nb::find(self.gone.get());
+  nb::class_<SourceHandle>(module, "_WorkerSource")
+      .def_static(
+          "program", [] { return SourceHandle{program_source()}; }, "The program makes them.")
+      .def_static(
+          "server",
+          [](const std::string& socket, const std::string& key, std::optional<int> spin_us) {
+            return SourceHandle{server_source(fork_server_address(socket, key, spin_us))};
+          },
+          "socket"_a, "key"_a, "spin_us"_a.none(), "A server of this machine forks them.")
+      .def_static(
+          "cluster",
+          [](nb::object cluster) { return SourceHandle{cluster_source(nb::cast<Cluster&>(cluster)), cluster}; },
+          "cluster"_a, nb::sig("def cluster(cluster: Cluster) -> _WorkerSource"));
+  nb::class_<TicketHandle>(module, "_Ticket")
+      .def_prop_ro("node", [](const TicketHandle& self) { return self.ticket->node; })
+      .def_prop_ro(
+          "gone",
+          [](const TicketHandle& self) {
+            const nb::object known = nb::find(self.ticket->gone.get());
             return known.is_valid() ? known : nb::none();
           },
-          "The Python object, if it is one.");
+          nb::for_getter(nb::sig("def gone(self) -> typing.Any")), "The worker that had the place, if it is an object.")
+      .def(
+          "close_gone", [](const TicketHandle& self) { close_together({self.ticket->gone}, self.urgency); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "fill", [](const TicketHandle& self, nb::handle worker) { self.ticket->fill(shared_worker(worker)); },
+          "worker"_a)
+      .def(
+          "fail", [](const TicketHandle& self, std::string why) { self.ticket->fail(std::move(why)); }, "why"_a)
+      .def("refuse", [](const TicketHandle& self, std::string why) { self.ticket->refuse(std::move(why)); }, "why"_a);
   nb::class_<PoolCore>(module, "_Pool")
-      .def(nb::init<>())
+      .def(nb::init<EventLog&>(), "events"_a, nb::keep_alive<1, 2>())
       .def(
           "add_node",
           [](PoolCore& self, std::string name, double cpus, std::vector<std::string> gpu_names, const Amounts& custom) {
-            self.driver.add_node(std::move(name), NodeResources(cpus, gpu_names.size(), custom), gpu_names);
+            self.driver.add_node({std::move(name), cpus, std::move(gpu_names), custom});
           },
           "name"_a, "cpus"_a, "gpu_names"_a, "custom"_a)
-      .def("start", &PoolCore::start, "initializer"_a.none(), "arguments"_a, "needs"_a.none(), "pack"_a)
-      .def("add_worker", &PoolCore::add_worker, "node"_a, "worker"_a, "shares_clock"_a)
+      .def(
+          "start",
+          [](PoolCore& self, SourceHandle& source, const std::optional<PolicyFields>& policy, nb::handle initializer,
+             nb::handle arguments, nb::handle needs, nb::handle pack) {
+            self.start(source, policy ? std::optional(policy_of(*policy)) : std::nullopt, initializer, arguments, needs,
+                       pack);
+          },
+          "source"_a, "policy"_a.none(), "initializer"_a.none(), "arguments"_a, "needs"_a.none(), "pack"_a)
+      .def(
+          "add_worker",
+          [](PoolCore& self, std::size_t node, nb::handle worker) {
+            self.driver.add_worker(node, shared_worker(worker));
+          },
+          "node"_a, "worker"_a)
       .def(
           "set_link",
           [](PoolCore& self, std::size_t node, Channel& link) { self.driver.set_link(node, std::move(link)); },
@@ -99,17 +135,11 @@ void bind_pool(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def("cancel_waiting", [](PoolCore& self) { self.driver.cancel_waiting(); })
       .def("cancel_all", [](PoolCore& self) { self.driver.cancel_all(); })
-      .def(
-          "break_down", [](PoolCore& self, const std::string& why) { self.driver.break_down(why); }, "why"_a)
-      .def(
-          "give_up_node",
-          [](PoolCore& self, std::size_t node, const std::string& why) { self.driver.give_up_node(node, why); },
-          "node"_a, "why"_a)
+      .def("broken", [](const PoolCore& self) { return self.driver.broken(); })
       .def("refuse_tasks", [](PoolCore& self) { self.driver.refuse_tasks(); })
       .def("is_finished", [](PoolCore& self) { return self.driver.is_finished(); })
       .def("wait_news", &PoolCore::wait_news,
-           nb::sig(
-               "def wait_news(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[int]] | None"))
+           nb::sig("def wait_news(self) -> tuple[list[typing.Any], list[_Ticket], list[int], bool] | None"))
       .def("status", &PoolCore::status, nb::sig("def status(self) -> dict[str, typing.Any]"))
       .def("nudge", [](PoolCore& self) { self.driver.nudge(); })
       .def(
@@ -117,9 +147,6 @@ void bind_pool(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def(
           "hurry", [](PoolCore& self, int how) { self.driver.hurry(static_cast<Closing>(how)); }, "how"_a)
-      .def(
-          "heed_hurry", [](const PoolCore& self) { heed(self.driver.urgency()); },
-          "Has the core's waits in the calling thread fail when the pool is in a hurry.")
       .def("stop", [](PoolCore& self) { self.driver.stop(); }, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -104,29 +104,27 @@ nb::list call_parts(const TaskFunction& function, nb::handle arguments, nb::hand
 
 }  // namespace
 
-void PoolCore::start(nb::handle initializer, nb::handle arguments, nb::handle needs, nb::handle pack) {
-  if (initializer.is_none()) return driver.start({});
+void PoolCore::start(SourceHandle& source, const std::optional<RestartPolicy>& policy, nb::handle initializer,
+                     nb::handle arguments, nb::handle needs, nb::handle pack) {
+  constexpr auto runs = TaskDriver::Runs::in_a_thread;
+  source_keeps_ = source.keeps;
+  if (initializer.is_none()) return driver.start(runs, std::move(source.source), policy);
   Task task;
   task.function = nb::cast<FunctionHandle&>(initializer).function;
   task.needs = needs_of(needs);
   task.number = initializer_number;
   nb::list parts = call_parts(*task.function, arguments, nb::dict(), nb::none());
   task.call = std::move(*encode_for(task, CallVerb::call, std::move(parts), pack)).detach();
-  driver.start(std::move(task));
+  driver.start(runs, std::move(source.source), policy, std::move(task));
 }
 
-void PoolCore::add_worker(std::size_t node, nb::handle worker, bool shares_clock) {
-  std::shared_ptr<Worker> added;
-  if (nb::isinstance<ReadyWorker>(worker)) {
-    added = std::move(nb::cast<ReadyWorker&>(worker).worker);
-  } else {
-    worker.inc_ref();  // the object's worker lives as long as the object
-    added = std::shared_ptr<Worker>(&nb::cast<Worker&>(worker), [worker](Worker*) {
-      const nb::gil_scoped_acquire gil;
-      worker.dec_ref();
-    });
-  }
-  driver.add_worker(node, std::move(added), shares_clock);
+std::shared_ptr<Worker> shared_worker(nb::handle worker) {
+  if (nb::isinstance<ReadyWorker>(worker)) return std::move(nb::cast<ReadyWorker&>(worker).worker);
+  worker.inc_ref();  // the object's worker lives as long as the object
+  return {&nb::cast<Worker&>(worker), [worker](Worker*) {
+            const nb::gil_scoped_acquire gil;
+            worker.dec_ref();
+          }};
 }
 
 FunctionHandle PoolCore::new_function() {
@@ -218,18 +216,12 @@ nb::object PoolCore::wait_news() {
     news = driver.wait_news();
   }
   if (!news) return nb::none();
-  nb::list outcomes, events, vacancies, unknown;
+  nb::list outcomes, tickets, unknown;
   for (TaskOutcome& outcome : news->outcomes) outcomes.append(object_of(outcome));
-  for (const PoolEvent& event : news->events)
-    events.append(nb::make_tuple(event.kind, event.node, event.worker, text(event.text), event.task));
-  for (TaskDriver::Vacancy& vacancy : news->vacancies)
-    vacancies.append(nb::make_tuple(vacancy.node, nb::cast(Corpse{std::move(vacancy.gone), driver.urgency()})));
+  for (std::shared_ptr<Ticket>& ticket : news->tickets)
+    tickets.append(nb::cast(TicketHandle{std::move(ticket), driver.urgency()}));
   for (const std::int64_t number : news->unknown_functions) unknown.append(number);
-  return nb::make_tuple(outcomes, events, vacancies, unknown);
-}
-
-void PoolCore::Corpse::close() {
-  if (gone) close_together({std::exchange(gone, nullptr)}, urgency);
+  return nb::make_tuple(outcomes, tickets, unknown, news->noted);
 }
 
 }  // namespace miniray::python

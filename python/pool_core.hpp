@@ -22,19 +22,34 @@ struct TermsHandle {
 struct TaskHandle {
   Task task;
 };
+struct SourceHandle {
+  std::unique_ptr<WorkerSource> source;  ///< until a pool has it
+  nb::object keeps = {};
+};
+
+struct TicketHandle {
+  std::shared_ptr<Ticket> ticket;
+  Urgency urgency;
+};
+
+/// The worker of a Python object, or one that the core made.
+[[nodiscard]] std::shared_ptr<Worker> shared_worker(nb::handle worker);
+
 /// The functions of a list of handles.
 [[nodiscard]] TaskNeeds all_of(const nb::list& handles);
 
 /// A task driver whose tasks are Python calls, and whose tasks' owners are Python objects.
 class PoolCore {
  public:
+  /// The log must outlive it.
+  explicit PoolCore(EventLog& events) : driver(events) {}
   ~PoolCore() {
     const nb::gil_scoped_release released;  // the driver's thread may need it to let go of a worker
     driver.stop();
   }
 
-  void start(nb::handle initializer, nb::handle arguments, nb::handle needs, nb::handle pack);
-  void add_worker(std::size_t node, nb::handle worker, bool shares_clock);
+  void start(SourceHandle& source, const std::optional<RestartPolicy>& policy, nb::handle initializer,
+             nb::handle arguments, nb::handle needs, nb::handle pack);
 
   // Functions.
   FunctionHandle new_function();
@@ -53,16 +68,9 @@ class PoolCore {
   /// The same call again, as a task of the same number that keeps its place.
   void resubmit(TaskHandle& handle, nb::handle owner);
 
-  /// Waits for something to tell: (outcomes, events, vacancies, unknown functions). None after the end.
+  /// Waits for something to tell: (outcomes, tickets, unknown functions, whether there are events). None after the end.
   nb::object wait_news();
   nb::dict status();
-
-  /// A worker that is gone, to be closed by whoever replaces it.
-  struct Corpse {
-    std::shared_ptr<Worker> gone;
-    Urgency urgency;
-    void close();
-  };
 
   TaskDriver driver;
 
@@ -72,6 +80,7 @@ class PoolCore {
 
   std::int64_t last_function_ = 0;
   LargeBuffers large_buffers_;  // with the GIL
+  nb::object source_keeps_;
 };
 
 }  // namespace miniray::python

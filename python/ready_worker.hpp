@@ -14,6 +14,10 @@ struct ReadyWorker {
   std::unique_ptr<Worker> worker;
 };
 
+/// A server of this machine that forks a pool's workers.
+[[nodiscard]] RemoteAddress fork_server_address(const std::string& socket, const std::string& key,
+                                                std::optional<int> spin_us);
+
 [[nodiscard]] nb::list wrap_ready(std::vector<Worker> workers);
 
 }  // namespace miniray::python

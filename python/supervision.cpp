@@ -16,13 +16,6 @@
 namespace miniray::python {
 namespace {
 
-using Policy = std::tuple<int, double, double, double>;  // of a RestartPolicy, in order
-
-RestartPolicy policy_of(const Policy& fields) {
-  const auto& [max_restarts, window_s, backoff_s, backoff_max_s] = fields;
-  return {max_restarts, window_s, backoff_s, backoff_max_s};
-}
-
 nb::list to_tuples(const std::vector<Event>& events) {
   nb::list made;
   for (const Event& event : events)
@@ -32,6 +25,11 @@ nb::list to_tuples(const std::vector<Event>& events) {
 }
 
 }  // namespace
+
+RestartPolicy policy_of(const PolicyFields& fields) {
+  const auto& [max_restarts, window_s, backoff_s, backoff_max_s] = fields;
+  return {max_restarts, window_s, backoff_s, backoff_max_s};
+}
 
 void bind_supervision(nb::module_& module) {
   using namespace nb::literals;
@@ -60,7 +58,8 @@ void bind_supervision(nb::module_& module) {
       .def_prop_ro("forgotten", &EventLog::forgotten, "How many events were more than the log holds.");
   nb::class_<RestartBudget>(module, "_RestartBudget")
       .def(
-          "__init__", [](RestartBudget* self, const Policy& fields) { new (self) RestartBudget(policy_of(fields)); },
+          "__init__",
+          [](RestartBudget* self, const PolicyFields& fields) { new (self) RestartBudget(policy_of(fields)); },
           "policy"_a, nb::sig("def __init__(self, policy: tuple[int, float, float, float]) -> None"))
       .def("take", &RestartBudget::take, "now_s"_a)
       .def("describe", &RestartBudget::describe)

@@ -316,6 +316,31 @@ def test_ctrl_c_while_a_process_forks_is_not_lost(tmp_path: Path) -> None:
             ends_as_python_does(terminal.end())
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "pool.submit(sleep).result()",
+        "pool.submit(sleep).result(timeout=1000)",
+        "list(pool.map(sleep, range(1)))",
+        "pool.submit(sleep); pool.shutdown()",
+    ],
+)
+def test_ctrl_c_that_wakes_another_thread(wait: str, tmp_path: Path) -> None:
+    """As one does that comes when the program is just about to wait: nothing ends that wait."""
+    body = f"""
+    def interrupt():
+        wait_for_begun()
+        time.sleep(0.2)  # until the program waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        time.sleep(1000)
+    pool = Pool(1)
+    threading.Thread(target=interrupt, daemon=True).start()
+    {wait}
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        ends_as_python_does(terminal.end())
+
+
 def test_at_exit_what_was_submitted_is_finished_unless_ctrl_c_comes(tmp_path: Path) -> None:
     """Python itself reports the interrupt, as one of its own exit."""
     body = "pool = Pool(2); [pool.submit(sleep) for _ in range(20)]"

@@ -159,6 +159,7 @@ class Cluster {
   [[nodiscard]] std::set<int>& ports_given();
 
  private:
+  friend class Replacement;
   class State;
   std::unique_ptr<State> state_;
 };

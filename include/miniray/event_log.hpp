@@ -41,6 +41,8 @@ class EventLog {
   [[nodiscard]] std::vector<Event> events(const std::optional<std::string>& kind = {},
                                           std::optional<double> since_s = {}) const;
   [[nodiscard]] std::size_t size() const;
+  /// How many were ever added.
+  [[nodiscard]] std::size_t added() const;
   /// How many were forgotten.
   [[nodiscard]] std::size_t forgotten() const;
   /// Appends those that are here, and those to come, to a file: one JSON text a line. Throws UsageError if it cannot be

@@ -115,10 +115,21 @@ inline constexpr std::size_t chunk_items_max = 4096;
 inline constexpr std::size_t recognised_buffers_max = 16;
 inline constexpr std::uint64_t recognised_bytes_max = 256 * mib;
 inline constexpr std::uint64_t kept_bytes_max = 1 * gib;
-// A node whose server is gone is launched again within so long. If it cannot be had, a pause follows, which grows.
+// What is left of servers that failed, or that others are to replace, has this long to end.
+inline constexpr int failed_stop_ms = 1500;
+// A pool launches a node's server again within this time. If the node cannot be had, the pool tries again after a
+// pause, which doubles up to its maximum.
 inline constexpr int pool_relaunch_ms = 20'000;
 inline constexpr int pool_pause_ms = 500;
-inline constexpr int pool_pause_max_ms = 60'000;
+inline constexpr int pool_pause_max_ms = 5'000;
+// While a worker is on its way to a place in a pool, the pool looks after it this often, at first and at last.
+inline constexpr int recruit_look_min_ms = 1;
+inline constexpr int recruit_look_max_ms = 50;
+// The server of a node that came back has answered already, and has this long to accept another connection.
+inline constexpr int new_link_ms = 1000;
+// Workers of a pool that die one after another before they are ready for their first task: after so many, the pool is
+// broken.
+inline constexpr int stillborn_max = 3;
 // Results that nobody has taken, of one map() or imap_unordered().
 inline constexpr std::uint64_t results_bytes_max = 1 * gib;
 

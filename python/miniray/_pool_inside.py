@@ -1,5 +1,5 @@
-"""The inside of a pool: the core's engine, the thread that hands out what it has to tell, and the one that replaces
-workers. It does not know its pool, which may be let go of while tasks run."""
+"""The inside of a pool: the core, which runs tasks and replaces workers, and the thread that hands out what the core
+has to tell. It does not know its pool, which may be let go of while tasks run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,10 @@ from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import outlined
 from miniray._waiting import Latch
-from miniray.errors import MiniRayError, TaskTimeout
+from miniray.errors import TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
-# A pause before a node, or a worker that never got as far as its first task, is tried again; and how often for the
-# latter.
-_PAUSE_S = 0.5
-_PAUSE_MAX_S = 5.0
-_STILLBORN_MAX = 3
 _FUNCTION = type(lambda: None)
 _LAST_STEPS_S = 1.0  # of a thread that has said that it ends
 _SILENT_S = 5.0  # until a worker that was given a task, and never answered one, is reported
@@ -76,7 +71,7 @@ class Inside:
         self.results_bytes_max = results_bytes_max
         self.events = EventLog()
         self.condition = new_condition()
-        self.core = _core._Pool()
+        self.core = _core._Pool(self.events)
         snapshots, all_forked = source.snapshots()
         self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe)
         self.functions: dict[Any, Definition] = {}
@@ -91,10 +86,7 @@ class Inside:
         self._closing = False
         self._ended = Latch()  # the workers too
         self._pause = Latch()  # nobody pauses once it is set
-        self._broken: str | None = None
-        self._vacancies: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-        self._budget = restart._budget() if restart is not None else None
-        self._stillborn = 0
+        self._tickets: queue.SimpleQueue[_core._Ticket | None] = queue.SimpleQueue()
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._replacer: threading.Thread | None = None
         # Workers that have not answered yet, and may not know how to; and who watches them.
@@ -105,14 +97,19 @@ class Inside:
             self.core.add_node(node.name, node.cpus, node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
         self.core.start(
-            first and first.handle, initargs, self.needs_of(first) if first is not None else None, self.pack
+            source.in_core(),
+            restart._fields() if restart is not None else None,
+            first and first.handle,
+            initargs,
+            self.needs_of(first) if first is not None else None,
+            self.pack,
         )
         try:
             for node_number, worker in source.first():
-                self._join(node_number, worker)
+                self.core.add_worker(node_number, worker)
                 self.workers += 1
-            for number in range(len(source.nodes)):
-                self._link(number, first=True)
+            for node_number, link in source.links().items():
+                self.core.set_link(node_number, link)
             live.add(self)
             self._deliverer.start()
             if self._silent:
@@ -125,17 +122,6 @@ class Inside:
                 self._ended.set()
                 live.discard(self)
             raise
-
-    def _join(self, node: int, worker: Any) -> None:
-        self.core.add_worker(node, worker, self.source.shares_clock(worker))
-
-    def _link(self, node: int, first: bool) -> None:
-        try:
-            link = self.source.link(node, first)
-        except (MiniRayError, OSError):
-            return  # then each worker of the node gets its own copies
-        if link is not None:
-            self.core.set_link(node, link)
 
     # From whoever submits.
 
@@ -200,8 +186,8 @@ class Inside:
     def begin(self) -> None:
         """Before a task is given to the core, which counts those that have not ended. (An interrupt may come between
         any two lines here, and the count must be right all the same.)"""
-        if self._broken is not None:
-            raise PoolBroken(self._broken)
+        if (why := self.core.broken()) is not None:
+            raise PoolBroken(why)
         if self._closing:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -306,15 +292,9 @@ class Inside:
             news = self.core.wait_news()
             if news is None:
                 break
-            outcomes, events, vacancies, unknown = news
-            for kind, node, worker, text, task in events:  # first: who has a result may look for its history
-                self.events._note(kind, node, worker, text, {"task": task} if task else {})
-                if kind == "pool_broken":
-                    self._broken = text
-                elif kind == "worker_stillborn":
-                    self._stillborn += 1
-                    if self._stillborn > _STILLBORN_MAX:
-                        self.core.break_down(f"workers die before they are ready: {text}")
+            outcomes, tickets, unknown, noted = news
+            if noted:
+                self.events._log_new()
             for outcome in outcomes:
                 if self._silent:
                     self._silent.discard(outcome[3])
@@ -323,31 +303,24 @@ class Inside:
                 except BaseException:  # of somebody's callback: those of the others are still to come
                     _LOGGER.exception("a pool's thread goes on after this")
             if outcomes:
-                self._stillborn = 0
                 del outcome
             del outcomes, news  # futures are not kept alive while this waits
             asked = [self.definitions.by_number(number) for number in unknown]
             self._send_by_value([definition for definition in asked if definition is not None])
-            for vacancy in vacancies:
-                self._vacancies.put(vacancy)
+            for ticket in tickets:
+                self._tickets.put(ticket)
                 if self._replacer is None and not self._pause.is_set():
                     self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
                     self._replacer.start()
 
     def _end_workers(self) -> None:
-        self._vacancies.put(None)
+        self._tickets.put(None)
         self._pause.set()
         if self._watcher is not None:
             self._watcher.join()
         self.core.stop()
         if self._replacer is not None:
             self._replacer.join()
-        while (news := self.core.wait_news()) is not None:
-            for vacancy in news[2]:
-                vacancy[1].close()
-        while not self._vacancies.empty():
-            if (vacancy := self._vacancies.get()) is not None:
-                vacancy[1].close()
         self.source.close()
         # Python keeps what lets go of a pool until the very end, and the script's globals must not be kept with it.
         self.definitions.clear()
@@ -477,72 +450,17 @@ class Inside:
                     self._silent.discard(name)
                     self.events.add("worker_silent", _SILENT, node=node, worker=name)
 
-    # The thread that replaces workers.
+    # The thread that replaces workers where the core cannot: there may be functions of the user's to call.
 
     def _replace(self) -> None:
-        """One place at a time would let a node that is gone hold up the others: each node has its own thread."""
-        nodes: dict[int, queue.SimpleQueue[Any]] = {}
-        threads = []
-        while (vacancy := self._vacancies.get()) is not None:
-            node, gone = vacancy
-            if node not in nodes:
-                nodes[node] = queue.SimpleQueue()
-                thread = threading.Thread(
-                    target=self._replace_on, args=(node, nodes[node]), name="miniray-pool-node", daemon=True
-                )
-                thread.start()
-                threads.append(thread)
-            nodes[node].put(gone)
-        for places in nodes.values():
-            places.put(None)
-        for thread in threads:
-            thread.join()
-
-    def _replace_on(self, node: int, places: queue.SimpleQueue[Any]) -> None:
-        if self.source.launches:
-            self.core.heed_hurry()
-        while (gone := places.get()) is not None:
-            taken = gone.worker_object()
-            gone.close()
-            if not self._pause.is_set():  # what was submitted before a shutdown is still to be done
-                self._fill(node, taken)
-
-    def _fill(self, node: int, gone: Any) -> None:
-        name = self.source.nodes[node].name
-        pause_s, lost = 0.0, False
-        while not self._pause.is_set():
-            if not self._allowed(node):
-                return
-            self._pause.wait(pause_s)
-            try:
-                worker = self.source.replace(node, gone)
-            except LookupError as error:
-                return self._give_up(node, str(error))
-            except Exception as error:
-                if not lost:
-                    self.events.add("node_lost", str(error), node=name)
-                lost = True
-                pause_s = min(max(_PAUSE_S, 2 * pause_s), _PAUSE_MAX_S)
+        while (ticket := self._tickets.get()) is not None:
+            gone = ticket.gone
+            ticket.close_gone()
+            if self._pause.is_set():
                 continue
-            if lost:
-                self.events.add("node_back", "", node=name)
-            self._join(node, worker)
-            self._link(node, first=False)
-            return
-
-    def _allowed(self, node: int) -> bool:
-        if self._broken is not None:
-            return False
-        pause_s = self._budget.take(time.monotonic()) if self._budget is not None else 0.0
-        if pause_s is None:
-            assert self._budget is not None
-            self._give_up(node, self._budget.refusal())
-            return False
-        self._pause.wait(pause_s)
-        return True
-
-    def _give_up(self, node: int, why: str) -> None:
-        self.events.add("restart_refused", why, node=self.source.nodes[node].name)
-        if not self.core.status()["workers"]:
-            self.core.break_down(f"no worker is left, and none takes the place of the last one: {why}")
-        self.core.give_up_node(node, why)
+            try:
+                ticket.fill(self.source.replace(ticket.node, gone))
+            except LookupError as error:
+                ticket.refuse(str(error))
+            except Exception as error:
+                ticket.fail(str(error))

@@ -46,13 +46,12 @@ class LocalWorkers:
     """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
     coordinator, which has threads, would not be safe."""
 
-    launches = False  # nodes, which may take longer than anybody waits who is in a hurry
-
     _snapshot: Any = None
 
     def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
         self._count = count
-        self._start = start
+        # A wait may spin where that takes no core from a task.
+        self._spin_us = None if (os.cpu_count() or 1) > count + 1 else 0
         gpus = _gpu_names()
         custom = custom_resources(resources, "localhost")
         if "num_gpus" in custom:
@@ -81,29 +80,18 @@ class LocalWorkers:
     def first(self) -> Iterable[tuple[int, Any]]:
         return [(0, ready) for ready in self._connect(self._count)]
 
+    def in_core(self) -> _core._WorkerSource:
+        return _core._WorkerSource.server(self._socket, self._key, self._spin_us)
+
     def replace(self, node: int, gone: Any) -> Any:
+        """If the core could not: the server may be gone, too."""
         if not self._server.is_alive():
             self._server.close()
             self._server = self._make_server("spawn")  # this process has threads by now
         return self._connect(1)[0]
 
     def _connect(self, count: int) -> list[Any]:
-        limits = _core.limits
-        spare = (os.cpu_count() or 1) > self._count + 1  # where a wait may spin without taking a core from a task
-        spin_us = None if spare else 0
-        return _core._connect(
-            addresses=[(self._socket, 0)] * count,
-            work_fn="",
-            key=self._key,
-            connect_timeout_s=limits.connect_timeout_ms / 1000,
-            unreachable_s=limits.unreachable_ms / 1000,
-            environment={},
-            codec="msgpack",
-            spin_us=spin_us,
-            inbox_bytes_max=limits.inbox_bytes_max,
-            same_machine=True,
-            name="localhost",
-        )
+        return _core._connect_to_fork_server(count, self._socket, self._key, self._spin_us)
 
     def snapshots(self) -> tuple[list[Any], bool]:
         """Of the script, when workers were forked; and whether all were."""
@@ -113,12 +101,9 @@ class LocalWorkers:
         """Whether its workers are that cluster's."""
         return False
 
-    def shares_clock(self, worker: Any) -> bool:
-        """Whether it can be told, on this machine's clock, until when a task may begin."""
-        return True
-
-    def link(self, node: int, first: bool) -> Any:
-        return None
+    def links(self) -> dict[int, Any]:
+        """Connections over which large arguments go to a node once."""
+        return {}
 
     def close(self) -> None:
         self._server.kill()
@@ -143,13 +128,10 @@ def _serve_forks_when_told(handle: _core.Handle) -> None:
 
 
 class ClusterWorkers:
-    """Started by a cluster's servers. A server that died is launched again."""
-
-    launches = True
+    """Started by a cluster's servers. The core replaces them, and launches a server that died again."""
 
     def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
         self._cluster = cluster
-        self._relaunched: set[int] = set()
         self._workers: list[Any] = cluster.start("miniray.serve_calls")
         positions = [cluster.node_of(worker) for worker in self._workers]
         self._placed = list(zip(positions, self._workers, strict=True))
@@ -174,25 +156,17 @@ class ClusterWorkers:
         placed, self._placed, self._workers = self._placed, [], []
         return placed
 
-    def replace(self, node: int, gone: Any) -> Any:
-        try:
-            return self._one(node)
-        except (MiniRayError, OSError):
-            self._cluster.relaunch(node, timeout=_RELAUNCH_S)
-            made = self._one(node)
-            self._relaunched.add(node)
-            return made
+    def in_core(self) -> _core._WorkerSource:
+        return _core._WorkerSource.cluster(self._cluster._running_core())
 
-    def link(self, node: int, first: bool) -> Any:
-        """A connection over which large arguments go to the node once; None if the one that there is will do."""
-        if not first and node not in self._relaunched:
-            return None
-        self._relaunched.discard(node)
-        return self._cluster._running_core().open_link(node)
-
-    def _one(self, node: int) -> Any:
-        [made] = self._cluster.connect_to_servers("miniray.serve_calls", num_workers=1, nodes=[node])
-        return made
+    def links(self) -> dict[int, Any]:
+        links = {}
+        for node in range(len(self.nodes)):
+            try:
+                links[node] = self._cluster._running_core().open_link(node)
+            except (MiniRayError, OSError):
+                pass  # then each worker of the node gets its own copies
+        return links
 
     def snapshots(self) -> tuple[list[Any], bool]:
         return [], False
@@ -200,20 +174,12 @@ class ClusterWorkers:
     def is_on(self, cluster: Any) -> bool:
         return cluster is self._cluster
 
-    def shares_clock(self, worker: Any) -> bool:
-        return False
-
     def close(self) -> None:
         pass  # the cluster is its owner's
 
 
-_RELAUNCH_S = 20.0
-
-
 class GivenWorkers:
     """Those that the user has started. One is replaced if it was started with a restart policy."""
-
-    launches = False
 
     def __init__(self, workers: Iterable[Any], resources: Mapping[str, Any] | None) -> None:
         self._workers = list(workers)
@@ -241,7 +207,11 @@ class GivenWorkers:
             _lent.lend(worker)
         return zip(self._numbers, workers, strict=True)
 
+    def in_core(self) -> _core._WorkerSource:
+        return _core._WorkerSource.program()
+
     def replace(self, node: int, gone: Any) -> Any:
+        """LookupError if there is none."""
         if gone is None or not hasattr(gone, "_supervision"):
             raise LookupError("it was started without a restart policy")
         _lent.give_back(gone)
@@ -266,11 +236,8 @@ class GivenWorkers:
         its_own = set(map(id, cluster.workers))
         return any(id(worker) in its_own for worker in self._lent)
 
-    def shares_clock(self, worker: Any) -> bool:
-        return not isinstance(worker, RemoteWorker)
-
-    def link(self, node: int, first: bool) -> Any:
-        return None
+    def links(self) -> dict[int, Any]:
+        return {}
 
     def close(self) -> None:
         for worker in self._lent:  # which was closed with the pool

@@ -7,12 +7,25 @@ gives it back. Here locks are taken and given back by the interpreter itself.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
+from miniray import _core
 
-def _seconds(timeout: float | None) -> float:
-    """As a lock takes it."""
-    return -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+_SLICE_S = _core.limits.wait_slice_ms / 1000
+
+
+def _acquire(lock: Any, timeout: float | None) -> bool:
+    """In slices: Ctrl-C that comes when a thread is just about to wait does not end its wait."""
+    if timeout is None:
+        while not lock.acquire(True, _SLICE_S):
+            pass
+        return True
+    end = time.monotonic() + timeout
+    while not lock.acquire(True, min(_SLICE_S, max(0.0, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            return False
+    return True
 
 
 class _Condition(threading.Condition):
@@ -23,7 +36,7 @@ class _Condition(threading.Condition):
         saved: Any = None
         try:
             saved = self._release_save()  # type: ignore[attr-defined]
-            return waiter.acquire(True, _seconds(timeout))
+            return _acquire(waiter, timeout)
         finally:
             if saved is not None:
                 self._acquire_restore(saved)  # type: ignore[attr-defined]
@@ -62,7 +75,7 @@ class Latch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it was set within so many seconds."""
-        if not self._is_set and self._lock.acquire(True, _seconds(timeout)):
+        if not self._is_set and _acquire(self._lock, timeout):
             self._is_set = True
             self._lock.release()
         return self._is_set

@@ -37,8 +37,11 @@ class RestartPolicy:
         _check.boolean("retry_calls", self.retry_calls)
         self._budget()  # what else is wrong with it shows now
 
+    def _fields(self) -> tuple[int, float, float, float]:
+        return self.max_restarts, self.window_s, self.backoff_s, self.backoff_max_s
+
     def _budget(self) -> _core._RestartBudget:
-        return _core._RestartBudget((self.max_restarts, self.window_s, self.backoff_s, self.backoff_max_s))
+        return _core._RestartBudget(self._fields())
 
 
 class Event(NamedTuple):

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <list>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
@@ -12,6 +14,7 @@
 #include "cluster/node_config.hpp"
 #include "cluster/node_servers.hpp"
 #include "cluster/probe.hpp"
+#include "cluster/replacement.hpp"
 #include "worker/close_all.hpp"
 #include "worker/connect_workers.hpp"
 
@@ -60,10 +63,13 @@ class Cluster::State {
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
   ClusterOptions options;
+  std::mutex mutex;  // a pool replaces workers in a thread of its own
   std::list<std::vector<Worker>> started;
   std::set<int> ports_given;
 
  private:
+  friend class Replacement;
+  friend struct Replacement::Inside;
   // What a worker was started with, so that another can take its place.
   struct Origin {
     std::string work_fn;
@@ -82,6 +88,8 @@ class Cluster::State {
   [[nodiscard]] Wanted wanted(const std::string& work_fn, const StartOptions& start);
   [[nodiscard]] std::vector<Worker> connect(const Wanted& wanted);
   [[nodiscard]] std::vector<Worker> connect_and_know(Wanted wanted);
+  void know(Worker& worker, std::size_t node, Origin origin);
+  [[nodiscard]] Origin forget(Worker& worker);
   void learn_machines(const std::vector<std::size_t>& nodes);
 
   std::vector<NodeConfig> nodes_;
@@ -218,12 +226,14 @@ std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
 
 std::vector<Worker> Cluster::State::connect_and_know(Wanted wanted) {
   std::vector<Worker> workers = connect(wanted);
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    broadcaster_.add(workers[i], wanted.nodes[i]);
-    origins_[&workers[i].channel()] = std::move(wanted.origins[i]);
-    ++labelled_[wanted.nodes[i]];
-  }
+  for (std::size_t i = 0; i < workers.size(); ++i) know(workers[i], wanted.nodes[i], std::move(wanted.origins[i]));
   return workers;
+}
+
+void Cluster::State::know(Worker& worker, std::size_t node, Origin origin) {
+  broadcaster_.add(worker, node);
+  origins_[&worker.channel()] = std::move(origin);
+  ++labelled_[node];
 }
 
 std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const StartOptions& start) {
@@ -250,9 +260,15 @@ Worker Cluster::State::replace(Worker& worker, std::optional<std::size_t> node) 
   Wanted all;
   want(all, at, origins_.at(&worker.channel()));
   std::vector<Worker> made = connect_and_know(std::move(all));
-  broadcaster_.forget(worker);
-  origins_.erase(&worker.channel());
+  (void)forget(worker);
   return std::move(made.front());
+}
+
+Cluster::State::Origin Cluster::State::forget(Worker& worker) {
+  auto origin = origins_.extract(&worker.channel());
+  if (!origin) throw UsageError(worker.name() + " is not a worker of this cluster, or the cluster was stopped");
+  broadcaster_.forget(worker);
+  return std::move(origin.mapped());
 }
 
 std::size_t Cluster::State::node_of(Worker& worker) const {
@@ -316,23 +332,41 @@ Cluster::~Cluster() {
   }
 }
 
-void Cluster::launch_servers(const std::string& work_fn) { state_->launch(work_fn); }
+void Cluster::launch_servers(const std::string& work_fn) {
+  const std::scoped_lock lock(state_->mutex);
+  state_->launch(work_fn);
+}
 std::vector<Worker> Cluster::connect_to_servers(const std::string& work_fn, const StartOptions& options) {
+  const std::scoped_lock lock(state_->mutex);
   return state_->connect(work_fn, options);
 }
 std::vector<Worker> Cluster::connect_probes(const std::vector<std::size_t>& nodes) {
+  const std::scoped_lock lock(state_->mutex);
   return state_->connect_probes(nodes);
 }
-std::size_t Cluster::node_of(Worker& worker) const { return state_->node_of(worker); }
+std::size_t Cluster::node_of(Worker& worker) const {
+  const std::scoped_lock lock(state_->mutex);
+  return state_->node_of(worker);
+}
 const std::vector<NodeConfig>& Cluster::nodes() const { return state_->nodes(); }
 const std::vector<std::string>& Cluster::node_names() const { return state_->names(); }
 std::size_t Cluster::position_of(const std::string& node) const { return state_->position_of(node); }
-void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) { state_->relaunch(node, timeout_s); }
-Worker Cluster::replace(Worker& worker, std::optional<std::size_t> node) { return state_->replace(worker, node); }
-Channel Cluster::open_link(std::size_t node) { return state_->open_link(node); }
+void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) {
+  const std::scoped_lock lock(state_->mutex);
+  state_->relaunch(node, timeout_s);
+}
+Worker Cluster::replace(Worker& worker, std::optional<std::size_t> node) {
+  const std::scoped_lock lock(state_->mutex);
+  return state_->replace(worker, node);
+}
+Channel Cluster::open_link(std::size_t node) {
+  const std::scoped_lock lock(state_->mutex);
+  return state_->open_link(node);
+}
 std::set<int>& Cluster::ports_given() { return state_->ports_given; }
 
 std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions& options) {
+  const std::scoped_lock lock(state_->mutex);
   const bool first = !state_->launched();
   if (first) state_->launch(work_fn);
   try {
@@ -347,6 +381,7 @@ void Cluster::broadcast(const Value& message) {
   broadcast(state_->all_workers(), encode(message, state_->options.worker.codec));
 }
 void Cluster::broadcast(std::span<Worker* const> workers, const Message& message) {
+  const std::scoped_lock lock(state_->mutex);
   state_->broadcast(workers, message);
 }
 
@@ -356,7 +391,93 @@ std::vector<Value> Cluster::gather(const ReceiveOptions& options) {
   return values;
 }
 
-void Cluster::stop(std::span<Worker* const> workers, Closing how) { state_->stop(workers, how); }
-std::vector<Cluster::Server> Cluster::servers() const { return state_->servers(); }
+void Cluster::stop(std::span<Worker* const> workers, Closing how) {
+  const std::scoped_lock lock(state_->mutex);
+  state_->stop(workers, how);
+}
+std::vector<Cluster::Server> Cluster::servers() const {
+  const std::scoped_lock lock(state_->mutex);
+  return state_->servers();
+}
+
+// The replacement of a worker, without waiting.
+
+struct Replacement::Inside {
+  Inside(Cluster::State& cluster, Worker& gone, std::size_t at)
+      : state(cluster), node(at), origin(cluster.forget(gone)) {}
+
+  void connect() {
+    state.servers_.require_up({node});
+    Cluster::State::Wanted wanted;
+    state.want(wanted, node, origin);
+    connection = std::make_unique<WorkerConnection>(std::move(wanted.addresses.front()));
+  }
+  std::optional<Worker> connected() {
+    if (!connection) connect();
+    std::optional<Worker> worker = connection->advance();
+    if (!worker) return std::nullopt;
+    connection.reset();
+    state.know(*worker, node, origin);
+    return worker;
+  }
+  void relaunch() {
+    connection.reset();
+    state.broadcaster_.forget_server(node);
+    state.servers_.begin_relaunch(node, limits::pool_relaunch_ms / 1000.0);
+    relaunching = true;
+  }
+
+  Cluster::State& state;
+  std::size_t node;
+  Cluster::State::Origin origin;
+  std::unique_ptr<WorkerConnection> connection = {};
+  bool relaunching = false;
+  bool fresh_server = false;  // since the attempt began
+};
+
+Replacement::Replacement(Cluster& cluster, Worker& gone, std::size_t node) {
+  const std::scoped_lock lock(cluster.state_->mutex);
+  inside_ = std::make_unique<Inside>(*cluster.state_, gone, node);
+}
+Replacement::~Replacement() = default;
+
+std::optional<Worker> Replacement::advance() {
+  const std::unique_lock lock(inside_->state.mutex, std::try_to_lock);
+  if (!lock) return std::nullopt;  // the cluster's user is at it
+  if (inside_->relaunching) {
+    try {
+      if (!inside_->state.servers_.advance_relaunch(inside_->node)) return std::nullopt;
+    } catch (...) {
+      inside_->relaunching = false;
+      throw;
+    }
+    inside_->relaunching = false;
+    inside_->fresh_server = true;
+  }
+  try {
+    return inside_->connected();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    inside_->connection.reset();
+    if (std::exchange(inside_->fresh_server, false))
+      throw ClusterError(1, {{inside_->state.names()[inside_->node], error.what()}});
+    inside_->relaunch();  // its server may be gone
+    return std::nullopt;
+  }
+}
+
+std::optional<Channel> Replacement::new_link() {
+  if (!std::exchange(inside_->fresh_server, false)) return std::nullopt;
+  const std::unique_lock lock(inside_->state.mutex, std::try_to_lock);
+  if (!lock) return std::nullopt;
+  RemoteAddress server = inside_->state.servers_.address_of(inside_->node);
+  server.options.connect_timeout_s = limits::new_link_ms / 1000.0;
+  try {
+    return connect_link(server);
+  } catch (const Error&) {  // each worker of the node then gets its own copy of what is large
+    return std::nullopt;
+  }
+}
 
 }  // namespace miniray

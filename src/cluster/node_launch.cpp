@@ -14,9 +14,9 @@ constexpr std::size_t complaint_bytes_max = 16 * limits::kib;
 
 }  // namespace
 
-NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code,
+NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
                        std::shared_ptr<const std::string> executable)
-    : node_(node), config_(std::move(config)), code_(code), executable_(std::move(executable)) {}
+    : node_(node), config_(std::move(config)), code_(std::move(code)), executable_(std::move(executable)) {}
 
 const char* NodeLaunch::stage_name() const {
   switch (stage_) {
@@ -81,7 +81,7 @@ void NodeLaunch::understand(const std::string& line, LineStream& talk) {
   } else if (line.starts_with(launch::need)) {
     stage_ = Stage::sending_code;
     const Value hashes = read_json_text(line.substr(launch::need.size()));
-    for (const Value& hash : hashes.list()) talk.write(code_.content(hash.string()));
+    for (const Value& hash : hashes.list()) talk.write(code_->content(hash.string()));
   } else if (line.starts_with(launch::importing)) {
     stage_ = Stage::importing;
   } else if (line.starts_with(launch::failed)) {

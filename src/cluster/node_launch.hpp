@@ -15,7 +15,7 @@ namespace miniray {
 class NodeLaunch {
  public:
   /// `config` is what the server is told; `executable` what to send if the node's shell asks for a program.
-  NodeLaunch(const NodeConfig& node, Value config, const CodeBundle& code,
+  NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
              std::shared_ptr<const std::string> executable);
 
   enum class Stage : std::uint8_t { connecting, sending_program, greeted, sending_code, importing, ready, failed };
@@ -42,7 +42,7 @@ class NodeLaunch {
 
   const NodeConfig& node_;
   Value config_;
-  const CodeBundle& code_;
+  std::shared_ptr<const CodeBundle> code_;
   std::shared_ptr<const std::string> executable_;
   Stage stage_ = Stage::connecting;
   std::string why_, complaints_;

@@ -8,13 +8,10 @@
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
-#include "cluster/bring_up.hpp"
 #include "cluster/program.hpp"
 
 namespace miniray {
 namespace {
-
-constexpr int failed_stop_ms = 1500;  // what a launch that failed waits for the nodes that came up
 
 void check_size(const std::string& path, std::uint64_t bytes) {
   if (bytes <= limits::code_bytes_max) return;
@@ -84,13 +81,19 @@ void NodeServers::launch(const std::string& work_fn) {
   if (options_.tunnel) folder_ = std::make_unique<PrivateFolder>();
   attended_.assign(nodes_.size(), {});
   servers_.assign(nodes_.size(), {});
-  launched_.emplace(Launched{std::move(program), std::move(code),
-                             std::make_shared<const std::string>(std::move(executable)), hash, work_fn});
+  launched_ = std::make_shared<const Launched>(Launched{
+      std::move(program), std::move(code), std::make_shared<const std::string>(std::move(executable)), hash, work_fn});
   std::vector<std::size_t> all(nodes_.size());
   std::iota(all.begin(), all.end(), 0);
+  std::unique_ptr<BringUp> launch;
   try {
-    bring_up(all, options_.start_timeout_s, "start_timeout_s");
+    launch = begin_launch(all, options_.start_timeout_s, "start_timeout_s");
+    while (!launch->advance()) launch->wait();
+    if (std::vector<ClusterError::Failure> failures = launch->failures(); !failures.empty())
+      throw ClusterError(nodes_.size(), std::move(failures));
+    finish_launch(all, *launch);
   } catch (...) {
+    if (launch) (void)launch->attendant()->finish(Deadline::in_ms(limits::failed_stop_ms), {});
     attended_.clear();
     servers_.clear();
     launched_.reset();
@@ -100,53 +103,75 @@ void NodeServers::launch(const std::string& work_fn) {
 }
 
 void NodeServers::relaunch(std::size_t node, double timeout_s) {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
-  drop(node);
+  begin_relaunch(node, timeout_s);
   try {
-    bring_up({node}, timeout_s, "timeout_s");
-  } catch (const ClusterError& error) {
-    attended_[node].why_down = error.failures().front().why;
+    while (!advance_relaunch(node)) {
+      const Successor& successor = successors_.at(node);
+      if (successor.launch)
+        successor.launch->wait();
+      else
+        (void)successor.leaving->finish(Deadline::in_ms(limits::wait_slice_ms), options_.worker.on_interrupt);
+    }
+  } catch (...) {
+    successors_.erase(node);
     throw;
   }
 }
 
-void NodeServers::drop(std::size_t node) {
+void NodeServers::begin_relaunch(std::size_t node, double timeout_s) {
+  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
   Attended& attended = attended_[node];
   attended.why_down = "it was ended to be launched again, which was interrupted";
-  const std::shared_ptr<Attendant> attendant = std::exchange(attended.attendant, nullptr);
-  if (!attendant) return;
-  attendant->drop(attended.position);
-  if (attendant.use_count() == 1)  // it attends no other node
-    (void)attendant->finish(Deadline::in_ms(failed_stop_ms), options_.worker.on_interrupt);
+  std::shared_ptr<Attendant> attendant = std::exchange(attended.attendant, nullptr);
+  if (attendant) attendant->drop(attended.position);
+  if (attendant && attendant.use_count() > 1) attendant = nullptr;  // it attends other nodes
+  successors_.insert_or_assign(node, Successor{timeout_s, std::move(attendant)});
 }
 
-void NodeServers::bring_up(const std::vector<std::size_t>& nodes, double timeout_s, const char* timeout_name) {
+bool NodeServers::advance_relaunch(std::size_t node) {
+  Successor& successor = successors_.at(node);
+  if (!successor.launch) {
+    const bool left = !successor.leaving || successor.leaving->finish(Deadline::in_ms(0), {});
+    if (!left && !successor.leaves_until.passed()) return false;
+    successor.leaving = nullptr;
+    successor.launch = begin_launch({node}, successor.timeout_s, "timeout_s");
+  }
+  if (!successor.launch->advance()) return false;
+  const std::unique_ptr<BringUp> launch = std::move(successor.launch);
+  successors_.erase(node);
+  if (std::vector<ClusterError::Failure> failures = launch->failures(); !failures.empty()) {
+    attended_[node].why_down = failures.front().why;
+    throw ClusterError(1, std::move(failures));
+  }
+  finish_launch({node}, *launch);
+  return true;
+}
+
+std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t>& nodes, double timeout_s,
+                                                   const char* timeout_name) {
   std::vector<NodeLaunch> launches;
   std::vector<std::string> names;
   std::vector<Attendant::Node> commands;
   for (const std::size_t node : nodes) {
     ++attended_[node].launches;
-    launches.emplace_back(nodes_[node], config_of(node), launched_->code, launched_->executable);
+    const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);
+    launches.emplace_back(nodes_[node], config_of(node), code, launched_->executable);
     names.push_back(names_[node]);
     commands.push_back({names_[node], command_of(node)});
   }
-  const auto attendant = std::make_shared<Attendant>(
+  auto attendant = std::make_shared<Attendant>(
       commands, Attendant::Options{options_.output, unreachable_ms_,
                                    options_.attendant.empty() ? this_programs_attendant() : options_.attendant});
-  try {
-    std::vector<ClusterError::Failure> failures =
-        miniray::bring_up(*attendant, launches, names,
-                          {timeout_s, timeout_name, unreachable_ms_, options_.progress, options_.worker.on_interrupt});
-    if (!failures.empty()) throw ClusterError(nodes.size(), std::move(failures));
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      attended_[nodes[i]].attendant = attendant;
-      attended_[nodes[i]].position = i;
-      take_over(nodes[i], launches[i]);
-    }
-  } catch (...) {
-    (void)attendant->finish(Deadline::in_ms(failed_stop_ms), {});
-    for (const std::size_t node : nodes) attended_[node].attendant = nullptr;
-    throw;
+  return std::make_unique<BringUp>(
+      std::move(attendant), std::move(launches), std::move(names),
+      BringUpOptions{timeout_s, timeout_name, unreachable_ms_, options_.progress, options_.worker.on_interrupt});
+}
+
+void NodeServers::finish_launch(const std::vector<std::size_t>& nodes, const BringUp& launch) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    attended_[nodes[i]].attendant = launch.attendant();
+    attended_[nodes[i]].position = i;
+    take_over(nodes[i], launch.launches()[i]);
   }
 }
 
@@ -203,8 +228,10 @@ void NodeServers::finish(bool soon) {
   for (Attended& attended : attended_)
     if (attended.attendant) all.insert(std::move(attended.attendant));
   attended_.clear();
+  successors_.clear();
   servers_.clear();
-  const Deadline deadline = Deadline::in_ms(soon ? failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
+  const Deadline deadline =
+      Deadline::in_ms(soon ? limits::failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
   launched_.reset();
   for (const std::shared_ptr<Attendant>& attendant : all) attendant->tell_to_finish();
   for (const std::shared_ptr<Attendant>& attendant : all)

@@ -1,13 +1,14 @@
 // The worker servers of a cluster's nodes: launched together, and each can be launched again while the others go on.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "channel/authentication.hpp"
 #include "cluster/attendant.hpp"
+#include "cluster/bring_up.hpp"
 #include "cluster/code_bundle.hpp"
 #include "cluster/launch_command.hpp"
 #include "cluster/node_launch.hpp"
@@ -24,9 +25,12 @@ class NodeServers {
 
   /// All nodes at once. Throws ClusterError, with nothing left running, if one fails.
   void launch(const std::string& work_fn);
-  [[nodiscard]] bool launched() const { return launched_.has_value(); }
-  /// What is left of the node's server is ended, and another takes its place. If that fails, the node has none.
+  [[nodiscard]] bool launched() const { return launched_ != nullptr; }
+  /// Ends what is left of the node's server, and puts another in its place. If that fails, the node has none.
   void relaunch(std::size_t node, double timeout_s);
+  /// The same without waiting: begin it, then advance it until that returns true. ClusterError if it fails.
+  void begin_relaunch(std::size_t node, double timeout_s);
+  [[nodiscard]] bool advance_relaunch(std::size_t node);
   /// Ends all servers, and waits for what was printed. `soon`: those that take their time are cut off.
   void finish(bool soon = false);
 
@@ -50,8 +54,16 @@ class NodeServers {
     int launches = 0;
     std::string why_down = {};
   };
-  void bring_up(const std::vector<std::size_t>& nodes, double timeout_s, const char* timeout_name);
-  void drop(std::size_t node);
+  // A server on its way to take the place of another.
+  struct Successor {
+    double timeout_s;
+    std::shared_ptr<Attendant> leaving;  // of the one before, if it attends no other node
+    Deadline leaves_until = Deadline::in_ms(limits::failed_stop_ms);
+    std::unique_ptr<BringUp> launch = {};  // once that has left
+  };
+  [[nodiscard]] std::unique_ptr<BringUp> begin_launch(const std::vector<std::size_t>& nodes, double timeout_s,
+                                                      const char* timeout_name);
+  void finish_launch(const std::vector<std::size_t>& nodes, const BringUp& launch);
   void take_over(std::size_t node, const NodeLaunch& launch);
   [[nodiscard]] std::vector<std::string> command_of(std::size_t node) const;
   [[nodiscard]] Value config_of(std::size_t node) const;
@@ -65,8 +77,9 @@ class NodeServers {
   Key key_;
   std::string tunnel_token_;
   std::unique_ptr<PrivateFolder> folder_;
-  std::optional<Launched> launched_;
+  std::shared_ptr<const Launched> launched_;
   std::vector<Attended> attended_;
+  std::map<std::size_t, Successor> successors_;
   std::vector<Cluster::Server> servers_;
 };
 

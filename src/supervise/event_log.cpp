@@ -58,6 +58,11 @@ std::size_t EventLog::size() const {
   return events_.size();
 }
 
+std::size_t EventLog::added() const {
+  const std::lock_guard lock(mutex_);
+  return forgotten_ + events_.size();
+}
+
 std::size_t EventLog::forgotten() const {
   const std::lock_guard lock(mutex_);
   return forgotten_;

@@ -1,6 +1,7 @@
 #include "tasks/driver.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 
 #include "base/check.hpp"
@@ -19,7 +20,7 @@ void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const U
   }
 }
 
-TaskDriver::TaskDriver() {
+TaskDriver::TaskDriver(EventLog& events) : events_(events) {
   ChannelOptions quiet;
   quiet.spin_us = 0;
   auto [here, there] = Channel::pair(quiet);
@@ -27,27 +28,62 @@ TaskDriver::TaskDriver() {
   bell_ = std::make_unique<Channel>(std::move(there));
 }
 
-void TaskDriver::add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names) {
-  MINIRAY_CHECK(!engine_);
-  nodes_.push_back({std::move(name), std::move(resources), std::move(gpu_names)});
+namespace {
+
+void add_to(TaskEngine& engine, const PoolNode& node) {
+  engine.add_node(node.name, NodeResources(node.cpus, node.gpu_names.size(), node.custom), node.gpu_names);
 }
 
-void TaskDriver::start(std::optional<Task> initializer) {
+}  // namespace
+
+void TaskDriver::add_node(PoolNode node) {
+  MINIRAY_CHECK(!engine_);
+  nodes_.push_back(std::move(node));
+}
+
+void TaskDriver::start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
+                       std::optional<Task> initializer) {
   MINIRAY_CHECK(!engine_);
   TaskEngine::Options options;
   options.initializer = std::move(initializer);
-  options.on_event = [this](PoolEvent event) { fresh_.events.push_back(std::move(event)); };
-  options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) {
-    fresh_.vacancies.push_back({node, std::move(gone)});
-  };
+  options.on_event = [this](const PoolEvent& event) { note(event); };
+  options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) { staff_->lost(node, std::move(gone)); };
   options.on_unknown = [this](const TaskFunction& function) { fresh_.unknown_functions.push_back(function.number); };
+  source_ = std::move(source);
+  source_->on_ticket = [this](std::shared_ptr<Ticket> ticket) {
+    ticket->on_answer = [this] { post([this](TaskEngine&) { staff_->look_now(); }); };
+    fresh_.tickets.push_back(std::move(ticket));
+  };
   engine_ = std::make_unique<TaskEngine>(std::move(options));
-  for (const Node& node : nodes_) engine_->add_node(node.name, node.resources, node.gpu_names);
-  thread_ = std::thread([this] { run(); });
+  for (const PoolNode& node : nodes_) add_to(*engine_, node);
+  staff_ = std::make_unique<Staff>(*engine_, *source_, events_, policy);
+  if (runs == Runs::in_a_thread) thread_ = std::thread([this] { run(); });
 }
 
-void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
-  MINIRAY_CHECK(worker && node < nodes_.size(), node);
+void TaskDriver::note(const PoolEvent& event) {
+  if (event.kind == "pool_broken") {
+    const std::scoped_lock lock(broken_mutex_);
+    broken_ = event.text;
+    is_broken_ = true;
+  }
+  if (event.kind == "worker_stillborn") staff_->stillborn(event.text);
+  events_.add({.kind = event.kind,
+               .node = event.node,
+               .worker = event.worker,
+               .text = event.text,
+               .details = event.task == 0 ? Value() : Value{{"task", event.task}}});
+  fresh_.noted = true;
+}
+
+std::optional<std::string> TaskDriver::broken() const {
+  if (!is_broken_) return std::nullopt;
+  const std::scoped_lock lock(broken_mutex_);
+  return broken_;
+}
+
+void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker) {
+  MINIRAY_CHECK(worker && source_ && node < nodes_.size(), node);
+  const bool shares_clock = source_->shares_clock(*worker);
   post([node, worker = std::move(worker), shares_clock](TaskEngine& engine) {
     engine.add_worker(node, worker, shares_clock);
   });
@@ -62,7 +98,7 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(const Demand& demand, std::op
                                                    int retries) const {
   check(demand);
   TaskEngine probe({});
-  for (const Node& node : nodes_) probe.add_node(node.name, node.resources, node.gpu_names);
+  for (const PoolNode& node : nodes_) add_to(probe, node);
   if (const std::string obstacle = probe.obstacle_to(demand); !obstacle.empty()) throw UsageError(obstacle);
   return std::make_shared<const TaskTerms>(TaskTerms{demand, timeout_s, retries});
 }
@@ -87,6 +123,7 @@ bool TaskDriver::submit(Task task, bool late) {
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
   if (ending_ || (refusing_ && !late)) return false;
   ++outstanding_;
+  if (!thread_.joinable()) return engine_->submit(std::move(task)), true;
   incoming_.push_back(std::move(task));
   ring();
   return true;
@@ -95,6 +132,7 @@ bool TaskDriver::submit(Task task, bool late) {
 void TaskDriver::submit_again(Task task) {
   const std::scoped_lock lock(mutex_);
   ++outstanding_;
+  if (!thread_.joinable()) return engine_->submit_again(std::move(task));
   again_.push_back(std::move(task));
   ring();
 }
@@ -133,14 +171,6 @@ void TaskDriver::change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds change
   post([needs = std::move(needs), changed = std::move(changed)](TaskEngine&) { *needs = changed; });
 }
 
-void TaskDriver::break_down(const std::string& why) {
-  post([why](TaskEngine& engine) { engine.break_down(why); });
-}
-
-void TaskDriver::give_up_node(std::size_t node, const std::string& why) {
-  post([node, why](TaskEngine& engine) { engine.give_up_node(node, why); });
-}
-
 // To the engine's thread, and from it.
 
 // Has the engine look, if it sleeps. With the lock.
@@ -152,6 +182,7 @@ void TaskDriver::ring() {
 bool TaskDriver::post(Command command) {
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return false;
+  if (!thread_.joinable()) return command(*engine_), true;
   commands_.push_back(std::move(command));
   ring();
   return true;
@@ -169,29 +200,58 @@ std::vector<TaskEngine::WorkerStatus> TaskDriver::workers() {
   return ask<std::vector<TaskEngine::WorkerStatus>>([](const TaskEngine& engine) { return engine.workers(); });
 }
 
+// False if it is to stop.
+bool TaskDriver::take_orders() {
+  std::vector<Task> incoming, again;
+  std::vector<Command> commands;
+  bool stopping = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    incoming.swap(incoming_);
+    again.swap(again_);
+    commands.swap(commands_);
+    stopping = stopping_;
+    asleep_ = true;
+    rung_ = false;
+  }
+  for (Task& task : incoming) engine_->submit(std::move(task));
+  for (Task& task : again) engine_->submit_again(std::move(task));
+  for (const Command& command : commands) command(*engine_);
+  return !stopping;
+}
+
+void TaskDriver::replace() {
+  if (!staff_->is_busy()) return;
+  const std::size_t events = events_.added();
+  staff_->advance();
+  fresh_.noted = fresh_.noted || events_.added() != events;
+}
+
 void TaskDriver::run() {
-  while (true) {
-    std::vector<Task> incoming, again;
-    std::vector<Command> commands;
-    bool stopping = false;
-    {
-      const std::scoped_lock lock(mutex_);
-      incoming.swap(incoming_);
-      again.swap(again_);
-      commands.swap(commands_);
-      stopping = stopping_;
-      asleep_ = true;
-      rung_ = false;
-    }
-    for (Task& task : incoming) engine_->submit(std::move(task));
-    for (Task& task : again) engine_->submit_again(std::move(task));
-    for (const Command& command : commands) command(*engine_);
-    if (stopping) break;
-    publish();  // what the commands had to tell must not wait for a turn
-    engine_->turn(-1, waker_.get());
+  while (take_orders()) {
+    replace();
+    publish();  // what the orders had to tell must not wait for a turn
+    engine_->turn(staff_->seconds_to_next_look(-1), waker_.get());
     publish();
   }
+  end();
+}
+
+void TaskDriver::run_until_news(const Deadline& deadline) {
+  if (!engine_) return;
+  for (bool first = true;; first = false) {
+    (void)take_orders();
+    replace();
+    publish();
+    if (!news_.empty() || (!first && deadline.passed())) return;
+    engine_->turn(staff_->seconds_to_next_look(deadline.seconds_left().value_or(-1)));
+    publish();
+  }
+}
+
+void TaskDriver::end() {
   dismissed_ = engine_->dismiss();
+  std::ranges::move(staff_->dismiss(), std::back_inserter(dismissed_));
   publish();
   {
     const std::scoped_lock lock(news_mutex_);
@@ -203,26 +263,32 @@ void TaskDriver::run() {
 void TaskDriver::publish() {
   std::vector<TaskOutcome> outcomes = engine_->take_outcomes();
   if (outcomes.empty() && fresh_.empty()) return;
+  if (!outcomes.empty()) staff_->working();
   {
     const std::scoped_lock lock(news_mutex_);
     std::ranges::move(outcomes, std::back_inserter(news_.outcomes));
-    std::ranges::move(fresh_.events, std::back_inserter(news_.events));
-    std::ranges::move(fresh_.vacancies, std::back_inserter(news_.vacancies));
+    std::ranges::move(fresh_.tickets, std::back_inserter(news_.tickets));
     std::ranges::move(fresh_.unknown_functions, std::back_inserter(news_.unknown_functions));
+    news_.noted = news_.noted || fresh_.noted;
     news_.nudged = news_.nudged || fresh_.nudged;
   }
   fresh_ = {};
   news_came_.notify_one();
 }
 
-std::optional<TaskDriver::News> TaskDriver::wait_news() {
+std::optional<TaskDriver::News> TaskDriver::wait_news(const Deadline& deadline) {
+  if (!thread_.joinable()) run_until_news(deadline);
   News news;
   {
     std::unique_lock lock(news_mutex_);
-    news_came_.wait(lock, [&] { return !news_.empty() || ended_; });
+    const auto there = [&] { return !news_.empty() || ended_; };
+    if (const std::optional<double> left_s = deadline.seconds_left(); !thread_.joinable() || left_s)
+      (void)news_came_.wait_for(lock, std::chrono::duration<double>(left_s.value_or(0)), there);
+    else
+      news_came_.wait(lock, there);
     news = std::exchange(news_, {});
+    if (news.empty() && ended_) return std::nullopt;
   }
-  if (news.empty()) return std::nullopt;
   const std::scoped_lock lock(mutex_);
   MINIRAY_CHECK(outstanding_ >= news.outcomes.size(), outstanding_, news.outcomes.size());
   outstanding_ -= news.outcomes.size();
@@ -246,17 +312,22 @@ bool TaskDriver::is_finished() {
 }
 
 void TaskDriver::stop() {
-  if (!thread_.joinable()) return;
+  if (!engine_) return;
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
     ring();
   }
-  thread_.join();
+  if (thread_.joinable())
+    thread_.join();
+  else
+    end();
   std::vector<Command> unheard;  // a worker that came too late ends with its command
+  std::unique_ptr<Staff> staff;  // and so do recruits
   {
     const std::scoped_lock lock(mutex_);
     unheard.swap(commands_);
+    staff.swap(staff_);
     engine_.reset();
     waker_.reset();
     bell_.reset();

@@ -1,5 +1,6 @@
-// Runs a task engine in a thread of its own, which waits for workers and for nobody else. Any thread may give it tasks
-// and orders; one takes its news and hands them out.
+// Runs a task engine, and replaces workers that are gone: in a thread of its own, which waits for workers and for
+// nobody else, or whenever its user waits for news. With a thread, any other may give it tasks and orders; one takes
+// its news and hands them out.
 #pragma once
 
 #include <atomic>
@@ -13,8 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "miniray/channel.hpp"
+#include "miniray/event_log.hpp"
 #include "tasks/engine.hpp"
+#include "tasks/staff.hpp"
+#include "tasks/worker_source.hpp"
 #include "worker/close_all.hpp"
 
 namespace miniray {
@@ -26,32 +31,32 @@ void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const U
 
 class TaskDriver {
  public:
-  struct Vacancy {
-    std::size_t node;
-    std::shared_ptr<Worker> gone;
-  };
   /// What the engine has to tell, until somebody takes it.
   struct News {
     std::vector<TaskOutcome> outcomes;
-    std::vector<PoolEvent> events;
-    std::vector<Vacancy> vacancies;
-    std::vector<std::int64_t> unknown_functions;  ///< whose values workers ask for: redefine() them
+    std::vector<std::shared_ptr<Ticket>> tickets;  ///< places that the program fills: answer each
+    std::vector<std::int64_t> unknown_functions;   ///< whose values workers ask for: redefine() them
+    bool noted = false;                            ///< there are new events in the log
     bool nudged = false;
     [[nodiscard]] bool empty() const {
-      return outcomes.empty() && events.empty() && vacancies.empty() && unknown_functions.empty() && !nudged;
+      return outcomes.empty() && tickets.empty() && unknown_functions.empty() && !noted && !nudged;
     }
   };
 
-  TaskDriver();
+  /// The log must outlive it.
+  explicit TaskDriver(EventLog& events);
   TaskDriver(const TaskDriver&) = delete;
   TaskDriver& operator=(const TaskDriver&) = delete;
   ~TaskDriver() { stop(); }
 
   // Before start().
-  void add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names);
-  void start(std::optional<Task> initializer);
+  void add_node(PoolNode node);
+  /// `source` makes workers for the places of those that are gone, whenever one died, or as the policy allows.
+  enum class Runs : std::uint8_t { in_a_thread, while_its_user_waits };
+  void start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
+             std::optional<Task> initializer = {});
 
-  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker);
   void set_link(std::size_t node, Channel link);
   /// The terms of tasks; UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const Demand& demand, std::optional<double> timeout_s,
@@ -71,12 +76,12 @@ class TaskDriver {
   void redefine(std::shared_ptr<TaskFunction> function, Message definition, const TaskNeeds& needs);
   /// Of all tasks that share them, also of those that wait.
   void change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds changed);
-  void break_down(const std::string& why);
-  void give_up_node(std::size_t node, const std::string& why);
+  /// Why no task will be run any more; nothing while some may be.
+  [[nodiscard]] std::optional<std::string> broken() const;
 
   // News.
-  /// Waits for some; nothing after stop().
-  [[nodiscard]] std::optional<News> wait_news();
+  /// Waits for some; empty when the deadline has passed, and nothing after stop().
+  [[nodiscard]] std::optional<News> wait_news(const Deadline& deadline = Deadline::never());
   /// Has wait_news() return.
   void nudge();
 
@@ -97,25 +102,32 @@ class TaskDriver {
   [[nodiscard]] std::vector<TaskEngine::WorkerStatus> workers();
 
  private:
-  struct Node {
-    std::string name;
-    NodeResources resources;
-    std::vector<std::string> gpu_names;
-  };
   using Command = std::function<void(TaskEngine&)>;
 
   void ring();
   bool post(Command command);
   template <class Answer, class Question>
   Answer ask(Question question);
+  void note(const PoolEvent& event);
+  bool take_orders();
+  void replace();
   void run();
+  void run_until_news(const Deadline& deadline);
   void publish();
+  void end();
 
-  std::vector<Node> nodes_;
+  EventLog& events_;
+  std::vector<PoolNode> nodes_;
+  std::unique_ptr<WorkerSource> source_;
   std::unique_ptr<TaskEngine> engine_;
+  std::unique_ptr<Staff> staff_;
   std::unique_ptr<Channel> waker_, bell_;
   std::thread thread_;
   std::atomic<std::int64_t> last_number_ = 0;
+
+  mutable std::mutex broken_mutex_;
+  std::optional<std::string> broken_;
+  std::atomic<bool> is_broken_ = false;
 
   std::mutex mutex_;  // of what goes to the engine
   std::vector<Task> incoming_, again_;

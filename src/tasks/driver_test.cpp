@@ -19,9 +19,9 @@ class DriverScene {
   explicit DriverScene(std::size_t workers) {
     std::vector<std::shared_ptr<Worker>> forked;  // before there is a thread
     for (std::size_t i = 0; i < workers; ++i) forked.push_back(std::make_shared<Worker>(serve_calls));
-    driver.add_node("here", NodeResources(static_cast<double>(workers), 0, {}), {});
-    driver.start({});
-    for (std::shared_ptr<Worker>& worker : forked) driver.add_worker(0, std::move(worker), true);
+    driver.add_node({.name = "here", .cpus = static_cast<double>(workers)});
+    driver.start(TaskDriver::Runs::in_a_thread, program_source(), {});
+    for (std::shared_ptr<Worker>& worker : forked) driver.add_worker(0, std::move(worker));
     terms = driver.terms({}, {}, 0);
   }
 
@@ -33,26 +33,34 @@ class DriverScene {
     task.call = call_message(CallVerb::call, body, task.number);
     return driver.submit(std::move(task), late);
   }
-  void take_news_until_the_end() {
-    while (!driver.is_finished()) {
-      std::optional<TaskDriver::News> news = driver.wait_news();
-      REQUIRE(news);
-      for (TaskOutcome& outcome : news->outcomes) {
-        CHECK(!outcomes.contains(outcome.task.number));
-        outcomes.emplace(outcome.task.number, std::move(outcome));
-      }
-      for (const TaskDriver::Vacancy& vacancy : news->vacancies) vacant += vacancy.node == 0 ? 1 : 0;
+  void take_news() {
+    std::optional<TaskDriver::News> news = driver.wait_news();
+    REQUIRE(news);
+    for (TaskOutcome& outcome : news->outcomes) {
+      CHECK(!outcomes.contains(outcome.task.number));
+      outcomes.emplace(outcome.task.number, std::move(outcome));
     }
+    tickets.insert(tickets.end(), news->tickets.begin(), news->tickets.end());
+  }
+  void take_news_until_the_end() {
+    while (!driver.is_finished()) take_news();
+  }
+  std::shared_ptr<Ticket> next_ticket() {
+    while (tickets.empty()) take_news();
+    std::shared_ptr<Ticket> ticket = tickets.front();
+    tickets.erase(tickets.begin());
+    return ticket;
   }
   [[nodiscard]] std::size_t count(TaskOutcome::Kind kind) const {
     return static_cast<std::size_t>(
         std::ranges::count_if(outcomes, [&](const auto& entry) { return entry.second.kind == kind; }));
   }
 
-  TaskDriver driver;
+  EventLog events;
+  TaskDriver driver{events};
   std::shared_ptr<const TaskTerms> terms;
   std::map<std::int64_t, TaskOutcome> outcomes;
-  std::size_t vacant = 0;
+  std::vector<std::shared_ptr<Ticket>> tickets;
 };
 
 }  // namespace
@@ -102,18 +110,41 @@ TEST_CASE("all tasks are cancelled, those that run too, and the workers end in a
   scene.driver.stop();
 }
 
-TEST_CASE("a worker that dies leaves a vacancy") {
+TEST_CASE("the program is asked for a worker in the place of one that died, until it has one") {
+  auto another = std::make_shared<Worker>(serve_calls);  // before there is a thread
   DriverScene scene(1);
   CHECK(scene.submit("test_die", {}));
+  CHECK(scene.submit("test_square", {3}));
+  const std::shared_ptr<Ticket> first = scene.next_ticket();
+  CHECK(first->node == 0);
+  CHECK(scene.driver.workers().empty());
+  first->fail("not now");
+  const std::shared_ptr<Ticket> second = scene.next_ticket();
+  CHECK(second != first);
+  CHECK(second->gone == first->gone);
+  second->fill(std::move(another));
   scene.driver.refuse_tasks();
   scene.take_news_until_the_end();
   CHECK(scene.count(TaskOutcome::Kind::died) == 1);
-  while (scene.vacant == 0) {
-    const std::optional<TaskDriver::News> news = scene.driver.wait_news();
-    REQUIRE(news);
-    scene.vacant += news->vacancies.size();
-  }
-  CHECK(scene.driver.workers().empty());
+  CHECK(scene.count(TaskOutcome::Kind::reply) == 1);
+  CHECK(scene.events.events("node_lost").at(0).text == "not now");
+  CHECK(scene.events.events("node_back").size() == 1);
+}
+
+TEST_CASE("the pool is broken when the program refuses to replace the last worker") {
+  DriverScene scene(2);
+  CHECK(scene.submit("test_die", {}));
+  CHECK(scene.submit("test_die", {}));
+  const std::shared_ptr<Ticket> first = scene.next_ticket();
+  scene.driver.refuse_tasks();
+  first->refuse("there is no room");
+  const std::shared_ptr<Ticket> second = scene.next_ticket();  // one place of a node after another
+  CHECK(scene.submit("test_square", {3}, true));
+  CHECK(!scene.driver.broken());
+  second->refuse("there is none");
+  scene.take_news_until_the_end();
+  CHECK(scene.count(TaskOutcome::Kind::broken) == 1);
+  CHECK(scene.driver.broken() == "no worker is left, and none takes the place of the last one: there is none");
 }
 
 TEST_CASE("terms that no node can meet are refused") {

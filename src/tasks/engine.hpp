@@ -47,6 +47,8 @@ class TaskEngine {
   void break_down(const std::string& why);
   /// The same for one node, if it has no worker: tasks that could be run nowhere else end with it, until it has one.
   void give_up_node(std::size_t node, const std::string& why);
+  [[nodiscard]] bool is_broken() const { return broken_.has_value(); }
+  [[nodiscard]] const std::string& node_name(std::size_t node) const { return nodes_[node].name; }
   /// Why it can never be run; empty if it can.
   [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
 

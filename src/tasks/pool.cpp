@@ -66,11 +66,11 @@ List PoolView::map_values(std::string_view function, List items, const MapOption
 
 Pool::Pool(std::unique_ptr<PoolInside> inside) : PoolView(*inside, {}), inside_(std::move(inside)) {}
 Pool::Pool(int workers, const PoolOptions& options)
-    : Pool(std::make_unique<PoolInside>(forked_workers(workers, options), options)) {}
+    : Pool(std::make_unique<PoolInside>(forked_crew(workers, options), options)) {}
 Pool::Pool(Cluster& cluster, const PoolOptions& options)
-    : Pool(std::make_unique<PoolInside>(cluster_workers(cluster, options), options)) {}
+    : Pool(std::make_unique<PoolInside>(cluster_crew(cluster, options), options)) {}
 Pool::Pool(std::vector<Worker> workers, const PoolOptions& options)
-    : Pool(std::make_unique<PoolInside>(given_workers(std::move(workers), options), options)) {}
+    : Pool(std::make_unique<PoolInside>(given_crew(std::move(workers), options), options)) {}
 Pool::~Pool() = default;
 
 std::vector<std::size_t> Pool::wait_any(std::span<const TaskFutureBase* const> futures,

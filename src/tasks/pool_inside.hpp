@@ -1,5 +1,5 @@
-// The inside of a Pool: drives the task engine whenever its user is in one of the pool's calls, hands out what became
-// of tasks, and fills the places of workers that are gone.
+// The inside of a Pool: drives the tasks whenever its user is in one of the pool's calls, and hands out what became of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 #include "base/clock.hpp"
 #include "calls/call_format.hpp"
 #include "miniray/pool.hpp"
-#include "tasks/engine.hpp"
+#include "tasks/driver.hpp"
 #include "tasks/large_buffers.hpp"
-#include "tasks/pool_workers.hpp"
+#include "tasks/worker_source.hpp"
 
 namespace miniray {
 
@@ -48,9 +48,22 @@ class PendingTask : public TaskOwner {
   std::vector<std::function<void()>> callbacks;  // until it is done
 };
 
+/// What a pool begins with.
+struct Crew {
+  std::vector<PoolNode> nodes;
+  std::vector<PlacedWorker> workers;
+  std::unique_ptr<WorkerSource> source;
+  std::function<Worker(Worker& gone)> make = {};  ///< answers the source's tickets
+  std::map<std::size_t, Channel> links = {};      ///< to the nodes' servers
+};
+[[nodiscard]] Crew forked_crew(int count, const PoolOptions& options);
+[[nodiscard]] Crew given_crew(std::vector<Worker> workers, const PoolOptions& options);
+/// The cluster must outlive it.
+[[nodiscard]] Crew cluster_crew(Cluster& cluster, const PoolOptions& options);
+
 class PoolInside {
  public:
-  PoolInside(std::unique_ptr<PoolWorkers> source, const PoolOptions& options);
+  PoolInside(Crew crew, const PoolOptions& options);
   PoolInside(const PoolInside&) = delete;
   PoolInside& operator=(const PoolInside&) = delete;
   ~PoolInside();
@@ -62,8 +75,8 @@ class PoolInside {
   void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
               std::shared_ptr<const TaskTerms> terms);
   void cancel(std::int64_t number);
-  [[nodiscard]] bool is_running(std::int64_t number) const { return engine_.is_running(number); }
-  [[nodiscard]] std::size_t worker_count() const { return engine_.census().workers; }
+  [[nodiscard]] bool is_running(std::int64_t number) { return driver_.is_running(number); }
+  [[nodiscard]] std::size_t worker_count() { return driver_.census().workers; }
 
   /// Until done(); false when the deadline has passed. Callbacks run meanwhile.
   template <class Done>
@@ -84,46 +97,21 @@ class PoolInside {
   void shut_down();
 
   [[nodiscard]] EventLog& events() { return events_; }
-  [[nodiscard]] PoolStatus status() const;
-  [[nodiscard]] std::vector<PoolWorker> workers() const;
+  [[nodiscard]] PoolStatus status();
+  [[nodiscard]] std::vector<PoolWorker> workers();
 
  private:
-  struct Vacancy {
-    std::size_t node;
-    std::shared_ptr<Worker> gone;
-    bool granted = false;  // by the restart policy
-  };
-  // How it goes with filling places on a node.
-  struct Attempts {
-    std::int64_t not_before_ns = 0;
-    double pause_s = 0;
-    bool lost = false;
-  };
-
-  [[nodiscard]] TaskEngine::Options engine_options();
   void require_open() const;
-  void join(PlacedWorker placed);
-  void link(std::size_t node);
-  void settle_all();
   void settle(const TaskOutcome& outcome);
-  bool fill_places();
-  [[nodiscard]] std::optional<double> pause_before(Vacancy& vacancy);
-  bool fill(const Vacancy& vacancy, Attempts& attempts);
-  void refuse(std::size_t node, const std::string& why);
-  [[nodiscard]] double seconds_to_next_attempt(double at_most) const;
+  void answer(Ticket& ticket);
   void end_workers(Closing how);
 
   EventLog events_;
-  std::unique_ptr<PoolWorkers> source_;
-  std::optional<RestartBudget> budget_;
-  TaskEngine engine_;
+  std::function<Worker(Worker&)> make_;
+  TaskDriver driver_;
   LargeBuffers large_buffers_;
-  std::deque<Vacancy> vacancies_;
-  std::map<std::size_t, Attempts> attempts_;  // by node
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
   std::deque<std::function<void()>> due_;
-  std::int64_t last_number_ = 0;
-  std::optional<std::string> broken_;
   bool closed_ = false;
   std::size_t done_ = 0, failed_ = 0;
 };

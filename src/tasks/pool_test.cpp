@@ -348,7 +348,8 @@ TEST_CASE("a pool on a cluster") {
   CHECK_THROWS_AS((void)pool.with({.num_cpus = 3}), UsageError);
   CHECK(pool.with({.retries = 1}).submit<int>("test_die_first", folder.file("once"), 1).get() == 2);
   CHECK(pool.map<int>("test_echo", numbers_to(500)) == numbers_to(500));
-  CHECK(pool.status().workers == 3);
+  // The tasks may be done before the worker that died has been replaced.
+  for (const Deadline deadline = Deadline::in_seconds(60); pool.status().workers < 3;) REQUIRE(!deadline.passed());
 }
 
 TEST_CASE("a node whose server dies is launched again") {

@@ -1,14 +1,11 @@
-#include "tasks/pool_workers.hpp"
-
+// What a C++ pool begins with.
 #include <algorithm>
-#include <cctype>
-#include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/system.hpp"
 #include "cluster/probe.hpp"
 #include "miniray/hardware.hpp"
+#include "tasks/pool_inside.hpp"
 
 namespace miniray {
 namespace {
@@ -36,126 +33,69 @@ PoolNode make_node(const std::string& name, std::size_t workers, const PoolOptio
   return node;
 }
 
-class ForkedWorkers : public PoolWorkers {
- public:
-  ForkedWorkers(int count, const PoolOptions& options) : options_(options.worker) {
-    if (count < 1) throw UsageError("a pool has 1 worker or more, not " + std::to_string(count));
-    // A wait may spin where that takes no core from a task.
-    if (!options_.spin_us && system::usable_cpus() <= count + 1) options_.spin_us = 0;
-    nodes_.push_back(make_node(this_machine, static_cast<std::size_t>(count), options,
-                               [] { return gpu_names(discover_machine()); }));
-    for (int i = 0; i < count; ++i) first_.push_back(fork_one());
-  }
-  PlacedWorker replace(std::size_t /*node*/, Worker& /*gone*/) override { return fork_one(); }
-
- private:
-  [[nodiscard]] PlacedWorker fork_one() const { return {0, std::make_shared<Worker>(serve_calls, options_), true}; }
-
-  WorkerOptions options_;
-};
-
-// "worker 1234 at node1:10000 (name)": empty if it is a process of this machine.
-std::string host_of(const Worker& worker) {
-  constexpr std::string_view title = "worker ", place = " at ";
-  std::string_view rest = worker.name();
-  if (!rest.starts_with(title)) return {};
-  rest.remove_prefix(title.size());
-  while (!rest.empty() && std::isdigit(static_cast<unsigned char>(rest.front())) != 0) rest.remove_prefix(1);
-  if (!rest.starts_with(place)) return {};
-  rest.remove_prefix(place.size());
-  rest = rest.substr(0, rest.find(" ("));
-  return std::string(rest.substr(0, rest.rfind(':')));
-}
-
-class GivenWorkers : public PoolWorkers {
- public:
-  GivenWorkers(std::vector<Worker> workers, const PoolOptions& options) : replace_(options.replace) {
-    if (workers.empty()) throw UsageError("a pool needs at least one worker");
-    std::vector<std::string> hosts;
-    for (Worker& worker : workers) {
-      const std::string host = host_of(worker);
-      const std::string name = host.empty() ? this_machine : host;
-      const auto known = std::ranges::find(hosts, name);
-      const auto node = static_cast<std::size_t>(known - hosts.begin());
-      if (known == hosts.end()) hosts.push_back(name);
-      first_.push_back({node, std::make_shared<Worker>(std::move(worker)), host.empty()});
-    }
-    for (std::size_t node = 0; node < hosts.size(); ++node) {
-      const auto there = std::ranges::count(first_, node, &PlacedWorker::node);
-      nodes_.push_back(
-          make_node(hosts[node], static_cast<std::size_t>(there), options, [] { return std::vector<std::string>(); }));
-    }
-  }
-  std::string why_not_replaced() const override {
-    return replace_ ? "" : "the pool was given its workers, and PoolOptions::replace is not set";
-  }
-  PlacedWorker replace(std::size_t node, Worker& gone) override {
-    auto made = std::make_shared<Worker>(replace_(gone));
-    const bool here = host_of(*made).empty();
-    return {node, std::move(made), here};
-  }
-
- private:
-  std::function<Worker(Worker&)> replace_;
-};
-
-class ClusterWorkers : public PoolWorkers {
- public:
-  ClusterWorkers(Cluster& cluster, const PoolOptions& options) : cluster_(cluster) {
-    if (cluster.servers().empty()) cluster.launch_servers(options.work_fn);
-    for (Worker& worker : cluster.connect_to_servers(options.work_fn, options.start)) {
-      const std::size_t node = cluster.node_of(worker);
-      first_.push_back({node, std::make_shared<Worker>(std::move(worker)), false});
-    }
-    std::vector<std::size_t> positions;
-    if (!options.num_gpus)
-      for (std::size_t node = 0; node < cluster.nodes().size(); ++node) positions.push_back(node);
-    std::vector<Worker> probes = cluster.connect_probes(positions);
-    for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
-    for (std::size_t node = 0; node < cluster.nodes().size(); ++node) {
-      const auto there = std::ranges::count(first_, node, &PlacedWorker::node);
-      nodes_.push_back(make_node(cluster.node_names()[node], static_cast<std::size_t>(there), options,
-                                 [&] { return gpu_names(machine_from(probes[node].recv())); }));
-      unlinked_.insert(node);
-    }
-  }
-  PlacedWorker replace(std::size_t node, Worker& gone) override {
-    try {
-      return take_place(node, gone);
-    } catch (const ClusterError&) {  // its server may be gone too
-      cluster_.relaunch(node, limits::pool_relaunch_ms / 1000.0);
-      unlinked_.insert(node);
-    }
-    return take_place(node, gone);
-  }
-  std::optional<Channel> new_link(std::size_t node) override {
-    if (unlinked_.erase(node) == 0) return std::nullopt;
-    try {
-      return cluster_.open_link(node);
-    } catch (const Error&) {  // it can be done without
-      return std::nullopt;
-    }
-  }
-
- private:
-  [[nodiscard]] PlacedWorker take_place(std::size_t node, Worker& gone) {
-    return {node, std::make_shared<Worker>(cluster_.replace(gone, node)), false};
-  }
-
-  Cluster& cluster_;
-  std::set<std::size_t> unlinked_;
-};
+std::vector<std::string> no_gpus() { return {}; }
 
 }  // namespace
 
-std::unique_ptr<PoolWorkers> forked_workers(int count, const PoolOptions& options) {
-  return std::make_unique<ForkedWorkers>(count, options);
+Crew forked_crew(int count, const PoolOptions& options) {
+  if (count < 1) throw UsageError("a pool has 1 worker or more, not " + std::to_string(count));
+  WorkerOptions worker = options.worker;
+  // A wait may spin where that takes no core from a task.
+  if (!worker.spin_us && system::usable_cpus() <= count + 1) worker.spin_us = 0;
+  Crew crew;
+  crew.nodes.push_back(
+      make_node(this_machine, static_cast<std::size_t>(count), options, [] { return gpu_names(discover_machine()); }));
+  for (int i = 0; i < count; ++i) crew.workers.push_back({0, std::make_shared<Worker>(serve_calls, worker)});
+  crew.source = program_source();
+  crew.make = [worker](Worker& /*gone*/) { return Worker(serve_calls, worker); };
+  return crew;
 }
-std::unique_ptr<PoolWorkers> given_workers(std::vector<Worker> workers, const PoolOptions& options) {
-  return std::make_unique<GivenWorkers>(std::move(workers), options);
+
+Crew given_crew(std::vector<Worker> workers, const PoolOptions& options) {
+  if (workers.empty()) throw UsageError("a pool needs at least one worker");
+  Crew crew;
+  std::vector<std::string> hosts;
+  for (Worker& worker : workers) {
+    const std::string host = host_of(worker);
+    const std::string name = host.empty() ? this_machine : host;
+    const auto known = std::ranges::find(hosts, name);
+    const auto node = static_cast<std::size_t>(known - hosts.begin());
+    if (known == hosts.end()) hosts.push_back(name);
+    crew.workers.push_back({node, std::make_shared<Worker>(std::move(worker))});
+  }
+  for (std::size_t node = 0; node < hosts.size(); ++node) {
+    const auto there = std::ranges::count(crew.workers, node, &PlacedWorker::node);
+    crew.nodes.push_back(make_node(hosts[node], static_cast<std::size_t>(there), options, no_gpus));
+  }
+  crew.source =
+      program_source(options.replace ? "" : "the pool was given its workers, and PoolOptions::replace is not set");
+  crew.make = options.replace;
+  return crew;
 }
-std::unique_ptr<PoolWorkers> cluster_workers(Cluster& cluster, const PoolOptions& options) {
-  return std::make_unique<ClusterWorkers>(cluster, options);
+
+Crew cluster_crew(Cluster& cluster, const PoolOptions& options) {
+  if (cluster.servers().empty()) cluster.launch_servers(options.work_fn);
+  Crew crew;
+  for (Worker& worker : cluster.connect_to_servers(options.work_fn, options.start)) {
+    const std::size_t node = cluster.node_of(worker);
+    crew.workers.push_back({node, std::make_shared<Worker>(std::move(worker))});
+  }
+  std::vector<std::size_t> positions;
+  if (!options.num_gpus)
+    for (std::size_t node = 0; node < cluster.nodes().size(); ++node) positions.push_back(node);
+  std::vector<Worker> probes = cluster.connect_probes(positions);
+  for (Worker& probe : probes) probe.send({{"cmd", "machine"}});
+  for (std::size_t node = 0; node < cluster.nodes().size(); ++node) {
+    const auto there = std::ranges::count(crew.workers, node, &PlacedWorker::node);
+    crew.nodes.push_back(make_node(cluster.node_names()[node], static_cast<std::size_t>(there), options,
+                                   [&] { return gpu_names(machine_from(probes[node].recv())); }));
+    try {
+      crew.links.emplace(node, cluster.open_link(node));
+    } catch (const Error&) {  // each worker of the node then gets its own copy of what is large
+    }
+  }
+  crew.source = cluster_source(cluster);
+  return crew;
 }
 
 }  // namespace miniray

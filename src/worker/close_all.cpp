@@ -55,16 +55,33 @@ void Closer::wait(const Deadline& deadline) {
 }
 
 // SIGKILL is sure to end a process of this machine. From another one, news may never come.
-void Closer::wait_for_the_dead() {
+bool Closer::some_can_be_killed() const {
+  return std::ranges::any_of(left_, [](Worker::State* worker) { return worker->process().can_be_killed(); });
+}
+
+Deadline Closer::news_deadline() const {
   int news_ms = 0;
   for (Worker::State* worker : left_)
     if (!worker->process().can_be_killed()) news_ms = std::max(news_ms, worker->process().news_within_ms());
   if (begun_ != Closing::finish) news_ms = std::min(news_ms, 2 * limits::interrupt_grace_ms);
-  const Deadline news = Deadline::in_ms(options_.news_within_ms.value_or(news_ms));
+  return Deadline::in_ms(options_.news_within_ms.value_or(news_ms));
+}
+
+void Closer::wait_for_the_dead() {
+  const Deadline news = news_deadline();
   begun_ = how();
-  const auto can_be_killed = [](Worker::State* worker) { return worker->process().can_be_killed(); };
-  while (!left_.empty() && (std::ranges::any_of(left_, can_be_killed) || !news.passed()))
+  while (!left_.empty() && (some_can_be_killed() || !news.passed()))
     wait(Deadline::in_ms(news.passed() ? limits::wait_slice_ms : news.poll_ms(limits::wait_slice_ms)));
+}
+
+bool Closer::step() {
+  look();
+  if (!left_.empty() && !news_until_) {
+    for (Worker::State* worker : left_) worker->kill(SIGKILL);
+    news_until_ = news_deadline();
+  }
+  if (!left_.empty() && !some_can_be_killed() && news_until_->passed()) abandon();
+  return left_.empty();
 }
 
 void Closer::run_stages() {

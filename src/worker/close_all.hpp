@@ -31,6 +31,9 @@ class Closer {
   /// Returns when all have ended or were killed. An interrupt (what on_interrupt throws) makes the rest more urgent,
   /// and is thrown at last.
   void run();
+  /// For workers that are gone: kills what is left of them, and never waits. Returns true once all have ended, or no
+  /// more news of them can be expected.
+  [[nodiscard]] bool step();
   /// Gives back what is left of workers of which no news came.
   void abandon();
 
@@ -39,12 +42,15 @@ class Closer {
   void run_stages();
   void wait(const Deadline& deadline);
   void wait_for_the_dead();
+  [[nodiscard]] Deadline news_deadline() const;
+  [[nodiscard]] bool some_can_be_killed() const;
   void look();
 
   std::vector<Worker::State*> left_;  // that have not ended
   CloseOptions options_;
   Closing begun_ = Closing::finish;  // the way in which it goes on now
   Deadline cut_at_ = Deadline::in_ms(limits::idle_grace_ms);
+  std::optional<Deadline> news_until_;  // of step(), once they have been killed
 };
 
 }  // namespace miniray

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,21 @@ struct ConnectFailure {
 /// In the order of the addresses; nothing in the place of one that failed.
 [[nodiscard]] std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses,
                                                                           std::vector<ConnectFailure>& failures);
+
+/// One worker that is on its way. It never waits, except for the name server that knows its host.
+class WorkerConnection {
+ public:
+  explicit WorkerConnection(RemoteAddress address);
+  WorkerConnection(const WorkerConnection&) = delete;
+  WorkerConnection& operator=(const WorkerConnection&) = delete;
+  ~WorkerConnection();
+  /// Goes on as far as it can, and returns the worker once it is there. Throws what keeps it from coming.
+  [[nodiscard]] std::optional<Worker> advance();
+
+ private:
+  struct Inside;
+  std::unique_ptr<Inside> inside_;
+};
 
 /// Where its server may be.
 [[nodiscard]] std::vector<network::Address> resolve(const RemoteAddress& address);

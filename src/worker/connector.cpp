@@ -160,28 +160,34 @@ Fd Connector::take_socket() {
   return std::move(socket_);
 }
 
-void connect_all(std::span<Connector*> connectors, const Deadline& deadline,
+bool advance_all(std::span<Connector* const> connectors, const ConnectPatience& patience) {
+  bool all_done = true, at_work = false;
+  for (Connector* connector : connectors) {
+    if (!connector->done()) connector->advance();
+    all_done = all_done && connector->done();
+    at_work = at_work || (!connector->done() && connector->asked());
+  }
+  if (all_done) return true;
+  if (!(at_work ? patience.at_work : patience.deadline).passed()) return false;
+  for (Connector* connector : connectors) {
+    if (connector->done()) continue;
+    connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->doing() +
+                                                         " in time. Is the host up, and does a firewall let the port "
+                                                         "through? A cluster with tunnel=True needs none")));
+  }
+  return true;
+}
+
+void connect_all(std::span<Connector* const> connectors, const Deadline& deadline,
                  const std::function<void()>& on_interrupt) {
-  const Deadline patience = Deadline::in_ms(limits::start_timeout_ms);
-  while (true) {
+  const ConnectPatience patience{deadline};
+  while (!advance_all(connectors, patience)) {
     std::vector<pollfd> watched;
-    std::vector<Connector*> waiting;
-    for (Connector* connector : connectors) {
-      if (!connector->done()) connector->advance();
-      if (connector->done()) continue;
-      watched.push_back({connector->fileno(), connector->events(), 0});
-      waiting.push_back(connector);
-    }
-    if (waiting.empty()) return;
-    const bool at_work = std::ranges::any_of(waiting, [](const Connector* one) { return one->asked(); });
-    if (at_work ? patience.passed() : deadline.passed()) {
-      for (Connector* connector : waiting)
-        connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->doing() +
-                                                             " in time. Is the host up, and does a firewall let the "
-                                                             "port through? A cluster with tunnel=True needs none")));
-      return;
-    }
-    system::poll_many(watched, at_work ? limits::wait_slice_ms : deadline.poll_ms(limits::wait_slice_ms));
+    for (const Connector* connector : connectors)
+      if (!connector->done()) watched.push_back({connector->fileno(), connector->events(), 0});
+    const bool at_work =
+        std::ranges::any_of(connectors, [](const Connector* one) { return !one->done() && one->asked(); });
+    system::poll_many(watched, (at_work ? patience.at_work : deadline).poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();
   }
 }

@@ -63,8 +63,16 @@ class Connector {
   std::exception_ptr failure_;
 };
 
-/// Brings each of them to its answer or its failure, which is a TimeoutError for those that are not let in before the
-/// deadline; a server that is at work for one of them is waited for, up to limits::start_timeout_ms.
-void connect_all(std::span<Connector*> connectors, const Deadline& deadline, const std::function<void()>& on_interrupt);
+/// How long connectors may take.
+struct ConnectPatience {
+  Deadline deadline;                                             ///< to be let in
+  Deadline at_work = Deadline::in_ms(limits::start_timeout_ms);  ///< while a server is at work for one of them
+};
+/// Takes each of them as far as it can go, without waiting. Returns true when each has its answer or its failure, which
+/// is a TimeoutError for those that took too long.
+[[nodiscard]] bool advance_all(std::span<Connector* const> connectors, const ConnectPatience& patience);
+/// The same, and waits until that returns true.
+void connect_all(std::span<Connector* const> connectors, const Deadline& deadline,
+                 const std::function<void()>& on_interrupt);
 
 }  // namespace miniray

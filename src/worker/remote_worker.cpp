@@ -1,6 +1,7 @@
 #include "miniray/remote_worker.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "base/network.hpp"
@@ -11,21 +12,22 @@
 #include "worker/worker_state.hpp"
 
 namespace miniray {
-namespace {
 
 // Both connections of one worker, on their way.
-struct Pair {
+struct ConnectorPair {
   std::unique_ptr<Connector> data, control;
   const RemoteAddress* address;
   int unreachable_ms;
 };
+
+namespace {
 
 std::string server_name(const RemoteAddress& address) {
   if (!address.name.empty()) return address.name;
   return network::is_path(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
-Pair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
+ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
   const RemoteOptions& options = address.options;
   const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "the argument key");
   if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
@@ -51,7 +53,7 @@ Pair begin(const RemoteAddress& address, const std::vector<network::Address>& re
           std::make_unique<Connector>(resolved, where, key, control), &address, request.unreachable_ms};
 }
 
-std::unique_ptr<Worker::State> finish(Pair& pair) {
+std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
   const RemoteAddress& address = *pair.address;
   const auto pid = static_cast<pid_t>(pair.data->answer()["pid"].integer());
   const std::string where = server_name(address);
@@ -74,7 +76,7 @@ using States = std::vector<std::unique_ptr<Worker::State>>;
 
 void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, States& states,
                    std::vector<ConnectFailure>& failures) {
-  std::vector<std::optional<Pair>> pairs(batch.size());
+  std::vector<std::optional<ConnectorPair>> pairs(batch.size());
   std::vector<Connector*> connectors;
   double timeout_s = 0;
   std::map<std::pair<std::string, int>, std::vector<network::Address>> resolved;
@@ -118,6 +120,25 @@ std::vector<network::Address> resolve(const RemoteAddress& address) {
   const std::vector<network::Address> more = network::resolve(address.other_host, address.port);
   all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+struct WorkerConnection::Inside {
+  explicit Inside(RemoteAddress to) : address(std::move(to)), pair(begin(address, resolve(address))) {}
+
+  RemoteAddress address;
+  ConnectorPair pair;
+  ConnectPatience patience{Deadline::in_seconds(address.options.connect_timeout_s)};
+};
+
+WorkerConnection::WorkerConnection(RemoteAddress address) : inside_(std::make_unique<Inside>(std::move(address))) {}
+WorkerConnection::~WorkerConnection() = default;
+
+std::optional<Worker> WorkerConnection::advance() {
+  ConnectorPair& pair = inside_->pair;
+  if (!advance_all(std::array{pair.control.get(), pair.data.get()}, inside_->patience)) return std::nullopt;
+  for (const Connector* connector : {pair.data.get(), pair.control.get()})
+    if (connector->failure()) std::rethrow_exception(connector->failure());
+  return assemble(finish(pair));
 }
 
 Worker assemble(std::unique_ptr<Worker::State> state) { return Assembled(std::move(state)); }
