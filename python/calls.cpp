@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "calls/call_server.hpp"
+#include "calls/memory_limit.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/worker.hpp"
@@ -333,8 +334,32 @@ void answer_calls(Handle& handle) {
   handle.set_call_server([callee](Handle& asked, const Message& call) { answer_call(asked.channel(), call, *callee); });
 }
 
+namespace {
+
+struct MemoryLimitHandle {
+  std::uint64_t more_bytes;
+  std::optional<MemoryLimit> limit;
+};
+
+}  // namespace
+
 void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
   using namespace nb::literals;
+  nb::class_<MemoryLimitHandle>(module, "_MemoryLimit")
+      .def(
+          "__init__",
+          [](MemoryLimitHandle* self, std::uint64_t more_bytes) {
+            new (self) MemoryLimitHandle{more_bytes, {}};
+            self->limit.emplace(more_bytes);
+          },
+          "more_bytes"_a)
+      .def(
+          "explain",
+          [](const MemoryLimitHandle& self, const std::string& why) {
+            return MemoryLimit::explain(self.more_bytes, why);
+          },
+          "why"_a)
+      .def("end", [](MemoryLimitHandle& self) { self.limit.reset(); });
   nb::class_<CallTable>(module, "_CallTable")
       .def_prop_ro(
           "waiting", [](const CallTable& self) { return self.waiting; },

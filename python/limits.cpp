@@ -22,6 +22,7 @@ void bind_limits(nb::module_& module) {
   sub.attr("chunk_items_max") = limits::chunk_items_max;
   sub.attr("results_bytes_max") = limits::results_bytes_max;
   sub.attr("spin_us") = limits::spin_us;
+  sub.attr("means_max") = limits::means_max;
   sub.attr("wait_slice_ms") = limits::wait_slice_ms;
   sub.attr("close_grace_ms") = limits::close_grace_ms;
   sub.attr("interrupt_grace_ms") = limits::interrupt_grace_ms;

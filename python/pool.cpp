@@ -8,6 +8,7 @@
 #include "object_builder.hpp"
 #include "pool_core.hpp"
 #include "ready_worker.hpp"
+#include "tasks/map_plan.hpp"
 
 namespace miniray::python {
 
@@ -63,6 +64,18 @@ void bind_pool(nb::module_& module) {
       .def(
           "fail", [](const TicketHandle& self, std::string why) { self.ticket->fail(std::move(why)); }, "why"_a)
       .def("refuse", [](const TicketHandle& self, std::string why) { self.ticket->refuse(std::move(why)); }, "why"_a);
+  nb::class_<MapPlan>(module, "_MapPlan")
+      .def(
+          "__init__",
+          [](MapPlan* self, std::optional<std::size_t> total, std::optional<std::size_t> chunk_size, bool one_by_one,
+             std::size_t workers,
+             double mean_ns) { new (self) MapPlan({total, chunk_size, one_by_one, workers, mean_ns}); },
+          nb::kw_only(), "total"_a.none(), "chunk_size"_a.none(), "one_by_one"_a, "workers"_a, "mean_ns"_a)
+      .def("has_room", &MapPlan::has_room, "under_way"_a, "not_taken"_a)
+      .def("next_length", &MapPlan::next_length)
+      .def("sent", &MapPlan::sent, "items"_a)
+      .def("measured", &MapPlan::measured, "items"_a, "ns"_a)
+      .def_prop_ro("mean_ns", &MapPlan::mean_ns);
   nb::class_<PoolCore>(module, "_Pool")
       .def(nb::init<EventLog&>(), "events"_a, nb::keep_alive<1, 2>())
       .def(
@@ -109,7 +122,7 @@ void bind_pool(nb::module_& module) {
           [](const PoolCore& self, double cpus, double gpus, const Amounts& custom, const std::string& node,
              const std::string& strategy, std::optional<double> timeout_s, int retries) {
             const Strategy placed = strategy == "pack" ? Strategy::pack : Strategy::spread;
-            return TermsHandle{self.driver.terms({cpus, gpus, custom, node, placed}, timeout_s, retries)};
+            return TermsHandle{self.driver.terms({{cpus, gpus, custom, node, placed}, timeout_s, retries})};
           },
           "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(), "retries"_a)
       .def("submit",

@@ -63,6 +63,11 @@ inline void register_task_functions(Registry& functions) {
       .add("test_environment", [](const std::string& name) { return getenv(name.c_str()) ? getenv(name.c_str()) : ""; })
       .add("test_raise", [](const std::string& text) { throw std::out_of_range(text); })
       .add("test_raise_at", [](int item) { return item < 10 ? item : throw std::out_of_range(std::to_string(item)); })
+      .add("test_allocate",
+           [](std::int64_t bytes) {
+             const std::string taken(static_cast<std::size_t>(bytes), 'x');
+             return static_cast<std::int64_t>(taken.size());
+           })
       .add("test_die", [] { kill(getpid(), SIGKILL); })
       .add("test_die_at",
            [](int item) {

@@ -53,6 +53,12 @@ class CallError : public Error {
   std::string worker_, type_, message_, traceback_;
 };
 
+/// The call wanted more memory than its memory_bytes (TaskOptions).
+class TaskOutOfMemory : public CallError {
+ public:
+  using CallError::CallError;
+};
+
 /// The call was taken back by cancel(), or its Caller is gone.
 class Cancelled : public Error {
  public:
@@ -128,6 +134,19 @@ template <class Result>
   }
 }
 
+/// The same for each of several values.
+template <class Result>
+[[nodiscard]] std::vector<Result> results_as(const std::string& function, List values) {
+  if constexpr (std::is_same_v<Result, Value>) {
+    return values;
+  } else {
+    std::vector<Result> results;
+    results.reserve(values.size());
+    for (const Value& value : values) results.push_back(result_as<Result>(function, value));
+    return results;
+  }
+}
+
 /// A result that may still be on its way. Copies are the same future. As the Caller, it is for one thread at a time.
 template <class Result>
 class CallFuture : public CallFutureBase {
@@ -174,6 +193,15 @@ class Caller {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
     return CallFuture<Result>(begin(function, std::move(list), std::move(keywords)));
   }
+  /// Calls the function with each item, in this worker, and waits. The results are in the items' order. Of several
+  /// items that raise, the first one's error is thrown, when all have been called.
+  template <class Result = Value, class Item>
+  [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items) {
+    List list;
+    list.reserve(items.size());
+    for (const auto& item : items) list.push_back(to_value<Item>(item));
+    return results_as<Result>(std::string(function), map_values(function, std::move(list)));
+  }
   /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
   /// and until it is forgotten.
   template <class... Arguments>
@@ -191,6 +219,7 @@ class Caller {
   std::shared_ptr<PendingCall> begin(std::string_view function, List arguments, Value keywords);
   std::shared_ptr<PendingCall> begin_create(std::string_view name, std::string_view class_name, List arguments,
                                             Value keywords);
+  [[nodiscard]] List map_values(std::string_view function, List items);
 
   std::shared_ptr<CallDesk> desk_;
 };

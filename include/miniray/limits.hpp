@@ -111,6 +111,13 @@ inline constexpr int rest_us = 500;
 // map() aims at chunks of this length, once it knows how long an item takes; and at no more items than this.
 inline constexpr int chunk_ms = 4;
 inline constexpr std::size_t chunk_items_max = 4096;
+inline constexpr std::size_t first_chunk_items_max = 64;
+// Of an iterator that may have no end: how many items are together, and how many chunks for each worker are on their
+// way or wait to be taken.
+inline constexpr std::size_t lazy_chunk_items_max = 512;
+inline constexpr std::size_t lazy_chunks_max = 4;
+// Of how many functions a pool knows what an item of theirs takes.
+inline constexpr std::size_t means_max = 4096;
 // Large arguments that several tasks have: how many of the last ones are looked at; and what a worker keeps of them.
 inline constexpr std::size_t recognised_buffers_max = 16;
 inline constexpr std::uint64_t recognised_bytes_max = 256 * mib;

@@ -64,7 +64,7 @@ struct PoolOptions {
 
 struct MapOptions {
   /// Items that go out together; by default as many as take some milliseconds, by what was measured. Where tasks have a
-  /// time-out, which is of one call, each goes out alone.
+  /// time-out or memory_bytes, which are of one call, each goes out alone.
   std::optional<std::size_t> chunk_size = {};
   std::optional<double> timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
 };
@@ -134,15 +134,7 @@ class PoolView {
     List list;
     list.reserve(items.size());
     for (const auto& item : items) list.push_back(to_value<Item>(item));
-    List values = map_values(function, std::move(list), options);
-    if constexpr (std::is_same_v<Result, Value>) {
-      return values;
-    } else {
-      std::vector<Result> results;
-      results.reserve(values.size());
-      for (const Value& value : values) results.push_back(result_as<Result>(std::string(function), value));
-      return results;
-    }
+    return results_as<Result>(std::string(function), map_values(function, std::move(list), options));
   }
   /// The same pool with other terms. UsageError if no node can ever meet them.
   [[nodiscard]] PoolView with(const TaskOptions& options) const;

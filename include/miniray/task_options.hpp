@@ -27,6 +27,8 @@ struct TaskOptions {
   /// Of running. Then the worker is ended, and TaskTimeout thrown.
   std::optional<double> timeout_s = {};
   int retries = 0;  ///< how often it is tried again after its worker died
+  /// What the task may take of memory beside what its worker has; TaskOutOfMemory if it wants more.
+  std::optional<std::uint64_t> memory_bytes = {};
 };
 
 }  // namespace miniray

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _unsendable, _work
-from miniray.errors import WorkerError
+from miniray.errors import TaskOutOfMemory, WorkerError
 
 Functions = dict[Any, Any]
 
@@ -434,6 +434,8 @@ def error_of(worker: str, described: dict[str, Any], shelf: _pickling.Shelf) -> 
                 return error
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"
+    if described["type"] == "TaskOutOfMemory":  # of a C++ worker
+        return TaskOutOfMemory(described["message"])
     failed = WorkerError(f"a call in {worker} raised {described['type']}: {described['message']}\n{where}")
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text

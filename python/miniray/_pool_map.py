@@ -16,15 +16,6 @@ from typing import Any
 from miniray import _calls, _core, _pickling
 from miniray.errors import WorkerDied
 
-_CHUNK_NS = _core.limits.chunk_ms * 1_000_000
-_ITEMS_MAX = _core.limits.chunk_items_max
-_SHORTEST_NS = _CHUNK_NS / 8
-_FIRST_ITEMS_MAX = 64
-# Of an iterator that may have no end: how many items are together, and how many chunks for each worker are on their way
-# or wait to be taken. So it runs only a little ahead of whoever takes the results.
-_LAZY_ITEMS_MAX = 512
-_LAZY_CHUNKS_MAX = 4
-
 
 class Mapping:
     """One call of map. The delivering thread settles its chunks and sends the next; the caller takes results."""
@@ -52,11 +43,16 @@ class Mapping:
         self._total = len(items) if listed else None  # type: ignore[arg-type]
         self._items = iter(items)
         self._exhausted = False
-        alone = self._options.timeout is not None or self._options.memory_bytes is not None
-        self._chunksize = 1 if alone else chunksize  # its terms are those of one call
-        self._mean_ns = self._inside.means_ns.get(self._function.number, 0.0)
+        self._workers = max(1, self._inside.workers)
+        self._plan = _core._MapPlan(
+            total=self._total,
+            chunk_size=None if chunksize is None else min(chunksize, sys.maxsize),
+            one_by_one=self._options.timeout is not None or self._options.memory_bytes is not None,
+            workers=self._workers,
+            mean_ns=self._inside.means_ns.get(self._function.number, 0.0),
+        )
         self._condition = self._inside.condition
-        self._sent = 0
+        self._sent = 0  # items
         self._expected = 0  # items that were taken and have no result yet, wherever they are
         self._under_way: dict[_Chunk, None] = {}
         self._results: dict[int, Any] = {}
@@ -66,7 +62,6 @@ class Mapping:
         self._abandoned = False
         self._interrupted = False
         self._hurries = False
-        self._workers = max(1, self._inside.workers)
         self._feeding = threading.Lock()  # of whoever sends
         self._must_feed = False
         self._failure: BaseException | None = None
@@ -101,8 +96,7 @@ class Mapping:
             try:
                 self._must_feed = False
                 while self._has_room() and (chunk := self._take_chunk()):
-                    first, self._sent = self._sent, self._sent + len(chunk)
-                    self._send(chunk, first)
+                    self._send_next(chunk)
             finally:
                 self._feeding.release()
             if self._exhausted or self._abandoned:
@@ -111,9 +105,7 @@ class Mapping:
     def _has_room(self) -> bool:
         if self._abandoned or (self._bytes > self._inside.results_bytes_max and not self._hurries):
             return False
-        if self._feeder is not None and len(self._under_way) + len(self._arrived) >= _LAZY_CHUNKS_MAX * self._workers:
-            return False
-        return bool(len(self._under_way) < 2 * self._workers)
+        return self._plan.has_room(len(self._under_way), len(self._arrived))
 
     def _feed_lazily(self) -> None:
         try:
@@ -123,8 +115,7 @@ class Mapping:
                         self._condition.wait()
                 chunk = self._take_chunk()
                 if chunk and not self._abandoned:
-                    first, self._sent = self._sent, self._sent + len(chunk)
-                    self._send(chunk, first)
+                    self._send_next(chunk)
         except BaseException as error:
             self._fail(error)
         finally:
@@ -150,7 +141,7 @@ class Mapping:
     def _take_chunk(self) -> list[Any]:
         if self._exhausted:
             return []
-        length = self._chunk_length()
+        length = self._plan.next_length()
         chunk = list(itertools.islice(self._items, length))
         with self._condition:  # the caller must not see the end of the items before it sees that these are expected
             self._expected += len(chunk)
@@ -159,17 +150,10 @@ class Mapping:
                 self._condition.notify_all()
         return chunk
 
-    def _chunk_length(self) -> int:
-        if self._chunksize is not None:
-            return min(self._chunksize, sys.maxsize)
-        if self._mean_ns == 0:  # a small part of each worker's share: not much is lost if that is long
-            return 1 if self._total is None else min(_FIRST_ITEMS_MAX, max(1, self._total // (32 * self._workers)))
-        most = _LAZY_ITEMS_MAX if self._feeder is not None else _ITEMS_MAX
-        length = int(min(most, max(1.0, _CHUNK_NS / self._mean_ns)))
-        if self._total is not None:  # the last ones are short, so that no worker is left with much to do
-            shortest = max(1, int(_SHORTEST_NS / self._mean_ns))  # less is not worth a message
-            length = min(length, max(shortest, (self._total - self._sent) // (2 * self._workers)))
-        return length
+    def _send_next(self, items: list[Any]) -> None:
+        first, self._sent = self._sent, self._sent + len(items)
+        self._plan.sent(len(items))
+        self._send(items, first)
 
     def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
         chunk = _Chunk(self, items, first, tries)
@@ -234,7 +218,7 @@ class Mapping:
                 results, failed = what
                 values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
                 errors = {index: _calls.error_of(worker or "", described, shelf) for index, described in failed}
-                self._measure(extra / count)
+                self._measure(count, extra)
                 if errors and self._retry(chunk, values, errors):
                     return
             elif kind == "value":
@@ -261,12 +245,12 @@ class Mapping:
         except Exception as error:
             self._fail(error)
 
-    def _measure(self, ns: float) -> None:
-        self._mean_ns = max(1.0, ns if self._mean_ns == 0 else 0.7 * self._mean_ns + 0.3 * ns)
+    def _measure(self, items: int, ns: int) -> None:
+        self._plan.measured(items, ns)
         means = self._inside.means_ns
-        if len(means) > 4096:  # of lambdas there is no end
+        if len(means) >= _core.limits.means_max:  # of lambdas there is no end
             means.clear()
-        means[self._function.number] = self._mean_ns
+        means[self._function.number] = self._plan.mean_ns
 
     def _split(self, chunk: _Chunk) -> None:
         """One of its items may have killed the worker: each is tried by itself, even those that had been done."""

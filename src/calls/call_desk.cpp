@@ -1,5 +1,7 @@
 #include "calls/call_desk.hpp"
 
+#include <algorithm>
+
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -25,6 +27,9 @@ std::exception_ptr failure_in(CallReply& reply, const std::string& function, con
     case ReplyVerb::error:
     case ReplyVerb::unknown: {
       CallFailure& failure = reply.failure;
+      if (failure.type == out_of_memory_type)
+        return std::make_exception_ptr(TaskOutOfMemory(function, worker, std::move(failure.type),
+                                                       std::move(failure.message), std::move(failure.traceback)));
       return std::make_exception_ptr(CallError(function, worker, std::move(failure.type), std::move(failure.message),
                                                std::move(failure.traceback)));
     }
@@ -36,6 +41,26 @@ std::exception_ptr failure_in(CallReply& reply, const std::string& function, con
                 "the result is one that only Python can read. Have the function return plain data: numbers, strings, "
                 "bytes, lists, dicts, arrays",
                 ""));
+}
+
+std::exception_ptr wrong_values(CallReply& reply, std::size_t items, const std::string& function,
+                                const std::string& worker) {
+  if (reply.value.kind() == Value::Kind::map) {  // from Python
+    reply.verb = ReplyVerb::pickle;
+    return failure_in(reply, function, worker);
+  }
+  const bool right = reply.verb == ReplyVerb::values && reply.value.kind() == Value::Kind::list &&
+                     reply.value.list().size() == items &&
+                     std::ranges::all_of(reply.failures, [&](const auto& failed) { return failed.first < items; });
+  if (right) return {};
+  return std::make_exception_ptr(ProtocolError(worker + " answered a map of " + function + " with something else"));
+}
+
+std::exception_ptr failure_of_item(CallFailure failure, const std::string& function, const std::string& worker) {
+  CallReply of_item;
+  of_item.verb = ReplyVerb::error;
+  of_item.failure = std::move(failure);
+  return failure_in(of_item, function, worker);
 }
 
 Worker& CallDesk::worker() const {
@@ -106,7 +131,11 @@ void CallDesk::settle(const Message& message) {
 }
 
 void CallDesk::settle(PendingCall& call, CallReply reply) {
-  call.failure = failure_in(reply, call.function, worker().name());
+  const std::string& name = worker().name();
+  call.failure = failure_in(reply, call.function, name);
+  if (call.items && !call.failure) call.failure = wrong_values(reply, *call.items, call.function, name);
+  if (call.items && !call.failure && !reply.failures.empty())
+    call.failure = failure_of_item(std::move(reply.failures.front().second), call.function, name);
   if (!call.failure) call.value = std::move(reply.value);
   finish(call);
 }

@@ -80,8 +80,9 @@ Value name_of(Value name) {
 
 }  // namespace
 
-Value call_body(Value name, List arguments, Value keywords) {
-  return body_of(std::move(name), std::move(arguments), std::move(keywords));
+Value call_body(Value name, List arguments, Value keywords, std::optional<std::uint64_t> memory_bytes) {
+  if (!memory_bytes) return body_of(std::move(name), std::move(arguments), std::move(keywords));
+  return body_of(std::move(name), std::move(arguments), std::move(keywords), static_cast<std::int64_t>(*memory_bytes));
 }
 Value create_body(std::string_view name, Value function, List arguments, Value keywords) {
   return body_of(name, std::move(function), std::move(arguments), std::move(keywords));

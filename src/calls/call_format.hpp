@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,13 +43,17 @@ struct CallReply {
 };
 
 // Bodies. What they are given is moved into them.
-[[nodiscard]] Value call_body(Value name, List arguments, Value keywords = {});
+[[nodiscard]] Value call_body(Value name, List arguments, Value keywords = {},
+                              std::optional<std::uint64_t> memory_bytes = {});
 [[nodiscard]] Value create_body(std::string_view name, Value function, List arguments, Value keywords = {});
 [[nodiscard]] Value map_body(Value name, List items, bool star = false);
 [[nodiscard]] Value values_body(List values, const ItemFailures& failures);
 [[nodiscard]] Value error_body(const CallFailure& failure);
 /// A class or function that the worker finds by its name.
 [[nodiscard]] Value function_named(std::string_view name);
+
+/// The type of the failure of a call that wanted more than its memory_bytes.
+inline constexpr const char* out_of_memory_type = "TaskOutOfMemory";
 
 // Messages. Like encode(), they borrow from the body, which must outlive them.
 /// With the number 0: nobody waits for a reply.

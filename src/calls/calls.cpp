@@ -8,8 +8,10 @@ namespace miniray {
 namespace {
 
 std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, CallVerb verb,
-                                        const Value& body, std::size_t arguments_at) {
+                                        const Value& body, std::size_t arguments_at,
+                                        std::optional<std::size_t> items = {}) {
   auto call = std::make_shared<PendingCall>(desk, std::move(function));
+  call->items = items;
   try {
     desk->begin(call, verb, body);
   } catch (const Unsendable& error) {
@@ -119,6 +121,23 @@ std::shared_ptr<PendingCall> Caller::begin_create(std::string_view name, std::st
                                                   Value keywords) {
   const Value body = create_body(name, function_named(class_name), std::move(arguments), std::move(keywords));
   return begin_call(desk_, std::string(class_name), CallVerb::create, body, 2);
+}
+
+List Caller::map_values(std::string_view function, List items) {
+  std::vector<CallFuture<Value>> chunks;
+  for (std::size_t first = 0; first < items.size(); first += limits::chunk_items_max) {
+    const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::size_t count = std::min(limits::chunk_items_max, items.size() - first);
+    const Value body = map_body(function, List(std::make_move_iterator(begin),
+                                               std::make_move_iterator(begin + static_cast<std::ptrdiff_t>(count))));
+    chunks.emplace_back(begin_call(desk_, std::string(function), CallVerb::map, body, 1, count));
+  }
+  List values;
+  for (const CallFuture<Value>& chunk : chunks) {
+    List results = std::move(chunk.take_result().list());
+    std::ranges::move(results, std::back_inserter(values));
+  }
+  return values;
 }
 
 void Caller::forget(std::string_view name) {

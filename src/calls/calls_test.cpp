@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -93,6 +94,28 @@ TEST_CASE("the header's example, with the program's own functions") {
   CHECK_FALSE(future.cancel());
   worker.close();
   CHECK(worker.wait() == 0);
+}
+
+TEST_CASE("a map in one worker: results in order, and of the items that raise, the first") {
+  Worker worker(serve_calls);
+  Caller caller(worker);
+  std::vector<int> items(10'000);
+  std::iota(items.begin(), items.end(), 0);
+  CHECK(caller.map<int>("test_echo", items) == items);
+  CHECK(caller.map("test_echo", std::vector<int>{}).empty());
+  CHECK(caller.map("test_square", std::vector<double>{2, 3}) == std::vector<Value>{4.0, 9.0});
+  try {
+    (void)caller.map<int>("test_raise_at", std::vector<int>{1, 12, 11});
+    FAIL("no error");
+  } catch (const CallError& error) {
+    CHECK(error.type() == "std::out_of_range");
+    CHECK(error.message() == "12");
+  }
+  CHECK_THROWS_AS((void)caller.map<int>("test_pid", items), CallError);
+  CHECK_THROWS_AS((void)caller.map<std::string>("test_echo", items), ValueError);
+  CHECK(caller.call<int>("test_echo", 1) == 1);
+  worker.kill();
+  CHECK_THROWS_AS((void)caller.map<int>("test_echo", items), WorkerDied);
 }
 
 TEST_CASE("serve_calls does not swallow messages") {
@@ -376,8 +399,8 @@ TEST_CASE("calls in the format's own words") {
   CHECK(refused(static_cast<CallVerb>(6), Value(1)) == "there is no call with the verb 6: 1");
   CHECK(refused(CallVerb::call, Value::list({"echo", 1, nullptr})) == "the arguments of a call are a list, not 1");
   CHECK(refused(CallVerb::call, Value::list({"echo", none, 1})) == "the keyword arguments of a call are a map, not 1");
-  CHECK(refused(CallVerb::call, Value::list({"echo", none, nullptr, 1000})) ==
-        "a C++ worker cannot limit a task's memory: submit it without memory_bytes");
+  CHECK(refused(CallVerb::call, Value::list({"echo", none, nullptr, "much"})) ==
+        "memory_bytes is an integer above 0, not \"much\"");
   worker.send(call_message(CallVerb::call, call_body("echo", {1})));  // nobody waits for a reply
   CHECK(reply_to(worker, CallVerb::call, call_body("echo", {2})).value == Value(2));
 }

@@ -5,15 +5,24 @@
 #include <exception>
 
 #include "base/error_text.hpp"
+#include "calls/memory_limit.hpp"
 #include "miniray/calls.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
 
+/// What a call's memory_bytes were too few for.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 CallFailure failure_now() {
   try {
     throw;
+  } catch (const OutOfMemory& error) {
+    return {out_of_memory_type, error.what(), ""};
   } catch (const std::exception& error) {
     return {type_name(error), error.what(), ""};
   } catch (...) {
@@ -111,8 +120,7 @@ Value RegistryCallee::result_of(const CallOrder& order) {
       const std::string& name = name_in(order);
       const List& arguments = arguments_in(order, name);
       require_no_keywords(order, name);
-      if (!order.memory_bytes.is_null())
-        throw UsageError("a C++ worker cannot limit a task's memory: submit it without memory_bytes");
+      if (!order.memory_bytes.is_null()) return call_within(order.memory_bytes, name, arguments);
       return this->call(name, arguments);
     }
     case CallVerb::map:
@@ -172,6 +180,18 @@ Value RegistryCallee::call(std::string_view name, const List& arguments) const {
                      "; it has " + (known.empty() ? "none" : known));
   }
   return method->second(object->second.object.get(), name, arguments);
+}
+
+Value RegistryCallee::call_within(const Value& memory_bytes, std::string_view name, const List& arguments) const {
+  if (memory_bytes.kind() != Value::Kind::integer || memory_bytes.integer() < 1)
+    throw UsageError("memory_bytes is an integer above 0, not " + memory_bytes.text());
+  const auto bytes = static_cast<std::uint64_t>(memory_bytes.integer());
+  const MemoryLimit limit(bytes);
+  try {
+    return call(name, arguments);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory(MemoryLimit::explain(bytes));
+  }
 }
 
 Value RegistryCallee::map(const CallOrder& order) const {

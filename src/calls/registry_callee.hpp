@@ -27,6 +27,7 @@ class RegistryCallee : public Callee {
   /// What the reply says, whose verb is value, or values for a map.
   Value result_of(const CallOrder& order);
   Value call(std::string_view name, const List& arguments) const;
+  [[nodiscard]] Value call_within(const Value& memory_bytes, std::string_view name, const List& arguments) const;
   Value map(const CallOrder& order) const;
   void define(const CallOrder& order);
   [[nodiscard]] const std::string& name_in(const CallOrder& order) const;

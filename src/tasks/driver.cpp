@@ -94,13 +94,16 @@ void TaskDriver::set_link(std::size_t node, Channel link) {
   post([node, taken](TaskEngine& engine) { engine.set_link(node, std::move(*taken)); });
 }
 
-std::shared_ptr<const TaskTerms> TaskDriver::terms(const Demand& demand, std::optional<double> timeout_s,
-                                                   int retries) const {
-  check(demand);
+std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
+  check(terms.demand);
+  if (terms.timeout_s && !(*terms.timeout_s > 0))
+    throw UsageError("a task's time-out is a number of seconds above 0, not " + std::to_string(*terms.timeout_s));
+  if (terms.retries < 0) throw UsageError("retries is 0 or more, not " + std::to_string(terms.retries));
+  if (terms.memory_bytes == std::uint64_t{0}) throw UsageError("memory_bytes is 1 or more, not 0");
   TaskEngine probe({});
   for (const PoolNode& node : nodes_) add_to(probe, node);
-  if (const std::string obstacle = probe.obstacle_to(demand); !obstacle.empty()) throw UsageError(obstacle);
-  return std::make_shared<const TaskTerms>(TaskTerms{demand, timeout_s, retries});
+  if (const std::string obstacle = probe.obstacle_to(terms.demand); !obstacle.empty()) throw UsageError(obstacle);
+  return std::make_shared<const TaskTerms>(std::move(terms));
 }
 
 // Waits for the engine to have answered.

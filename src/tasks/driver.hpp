@@ -59,8 +59,7 @@ class TaskDriver {
   void add_worker(std::size_t node, std::shared_ptr<Worker> worker);
   void set_link(std::size_t node, Channel link);
   /// The terms of tasks; UsageError if no task can have them here.
-  [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const Demand& demand, std::optional<double> timeout_s,
-                                                       int retries) const;
+  [[nodiscard]] std::shared_ptr<const TaskTerms> terms(TaskTerms terms) const;
 
   // Tasks.
   [[nodiscard]] std::int64_t next_number() { return ++last_number_; }

@@ -22,7 +22,7 @@ class DriverScene {
     driver.add_node({.name = "here", .cpus = static_cast<double>(workers)});
     driver.start(TaskDriver::Runs::in_a_thread, program_source(), {});
     for (std::shared_ptr<Worker>& worker : forked) driver.add_worker(0, std::move(worker));
-    terms = driver.terms({}, {}, 0);
+    terms = driver.terms({});
   }
 
   bool submit(const std::string& function, List arguments, bool late = false) {
@@ -149,8 +149,8 @@ TEST_CASE("the pool is broken when the program refuses to replace the last worke
 
 TEST_CASE("terms that no node can meet are refused") {
   DriverScene scene(1);
-  CHECK_THROWS_WITH_AS((void)scene.driver.terms({.cpus = 2}, {}, 0), doctest::Contains("no node can ever run a task"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS((void)scene.driver.terms({.demand = {.cpus = 2}}),
+                       doctest::Contains("no node can ever run a task"), UsageError);
 }
 
 }  // namespace miniray

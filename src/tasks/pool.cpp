@@ -49,7 +49,7 @@ PoolView PoolView::with(const TaskOptions& options) const { return {*inside_, op
 
 std::shared_ptr<PendingTask> PoolView::begin(std::string_view function, List arguments, Value keywords) const {
   auto task = std::make_shared<PendingTask>(*inside_, std::string(function));
-  const Value body = call_body(function, std::move(arguments), std::move(keywords));
+  const Value body = call_body(function, std::move(arguments), std::move(keywords), terms_->memory_bytes);
   try {
     inside_->submit(task, CallVerb::call, body, terms_);
   } catch (const Unsendable& error) {

@@ -65,11 +65,10 @@ PoolInside::~PoolInside() {
 // Tasks.
 
 std::shared_ptr<const TaskTerms> PoolInside::terms(const TaskOptions& options) const {
-  if (options.timeout_s && !(*options.timeout_s > 0))
-    throw UsageError("timeout_s is a number of seconds above 0, not " + std::to_string(*options.timeout_s));
-  if (options.retries < 0) throw UsageError("retries is 0 or more, not " + std::to_string(options.retries));
-  return driver_.terms({options.num_cpus, options.num_gpus, options.resources, options.node, options.strategy},
-                       options.timeout_s, options.retries);
+  return driver_.terms({{options.num_cpus, options.num_gpus, options.resources, options.node, options.strategy},
+                        options.timeout_s,
+                        options.retries,
+                        options.memory_bytes});
 }
 
 void PoolInside::require_open() const {
@@ -110,6 +109,16 @@ void PoolInside::settle(const TaskOutcome& outcome) {
   }
   ++(failure ? failed_ : done_);
   owner->settle(std::move(reply), failure, outcome.worker);
+}
+
+double PoolInside::mean_ns(const std::string& function) const {
+  const auto known = means_ns_.find(function);
+  return known == means_ns_.end() ? 0 : known->second;
+}
+
+void PoolInside::note_mean(const std::string& function, double ns) {
+  if (means_ns_.size() >= limits::means_max && !means_ns_.contains(function)) means_ns_.clear();
+  means_ns_[function] = ns;
 }
 
 void PoolInside::run_due() {

@@ -78,6 +78,10 @@ class PoolInside {
   [[nodiscard]] bool is_running(std::int64_t number) { return driver_.is_running(number); }
   [[nodiscard]] std::size_t worker_count() { return driver_.census().workers; }
 
+  /// What an item of a map of this function takes, as measured last; 0 if it is not known.
+  [[nodiscard]] double mean_ns(const std::string& function) const;
+  void note_mean(const std::string& function, double ns);
+
   /// Until done(); false when the deadline has passed. Callbacks run meanwhile.
   template <class Done>
   bool wait(Done done, const Deadline& deadline) {
@@ -112,6 +116,7 @@ class PoolInside {
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
   std::deque<std::function<void()>> due_;
+  std::map<std::string, double> means_ns_;
   bool closed_ = false;
   std::size_t done_ = 0, failed_ = 0;
 };

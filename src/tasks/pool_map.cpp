@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "calls/call_desk.hpp"
+#include "tasks/map_plan.hpp"
 #include "tasks/pool_inside.hpp"
 
 namespace miniray {
 namespace {
-
-constexpr std::size_t first_items_max = 64;
 
 class Mapping {
  public:
@@ -19,10 +18,11 @@ class Mapping {
         terms_(std::move(terms)),
         function_(std::move(function)),
         items_(std::move(items)),
-        chunk_size_(chunk_size),
-        workers_(std::max<std::size_t>(1, inside.worker_count())) {
-    if (terms_->timeout_s) chunk_size_ = 1;  // which is of one call
-  }
+        plan_({.total = items_.size(),
+               .chunk_size = chunk_size,
+               .one_by_one = terms_->timeout_s || terms_->memory_bytes,
+               .workers = inside.worker_count(),
+               .mean_ns = inside.mean_ns(function_)}) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   // Nobody asks for the rest, be it that an interrupt or a callback threw.
@@ -34,8 +34,9 @@ class Mapping {
   /// As many chunks as the workers can be busy with, and one more for each.
   void feed() {
     for (const std::size_t item : std::exchange(again_, {})) send(item, 1);
-    while (next_ < items_.size() && !failure_ && under_way_.size() < 2 * workers_) {
-      const std::size_t length = std::min(chunk_length(), items_.size() - next_);
+    while (next_ < items_.size() && !failure_ && plan_.has_room(under_way_.size())) {
+      const std::size_t length = std::min(plan_.next_length(), items_.size() - next_);
+      plan_.sent(length);
       send(std::exchange(next_, next_ + length), length);
     }
   }
@@ -64,25 +65,15 @@ class Mapping {
     Mapping& mapping_;
   };
 
-  [[nodiscard]] std::size_t chunk_length() const {
-    if (chunk_size_) return *chunk_size_;
-    // A small part of each worker's share: not much is lost if that is long.
-    if (mean_ns_ == 0) return std::clamp<std::size_t>(items_.size() / (32 * workers_), 1, first_items_max);
-    const auto items_in = [&](double ns) {
-      return static_cast<std::size_t>(std::clamp<double>(ns / mean_ns_, 1, limits::chunk_items_max));
-    };
-    // The last ones are short, so that no worker is left with much to do; but less is not worth a message.
-    const std::size_t shortest = items_in(limits::chunk_ms * 1e6 / 8);
-    return std::min(items_in(limits::chunk_ms * 1e6), std::max(shortest, (items_.size() - next_) / (2 * workers_)));
-  }
-
   void send(std::size_t first, std::size_t count) {
     auto chunk = std::make_shared<Chunk>(*this, first, count);
     const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(first);
     List items(begin, begin + static_cast<std::ptrdiff_t>(count));  // kept, should they have to go out again
-    const Value body = map_body(function_, std::move(items));
+    const bool limited = terms_->memory_bytes.has_value();          // which is of one call
+    const Value body = limited ? call_body(function_, std::move(items), {}, terms_->memory_bytes)
+                               : map_body(function_, std::move(items));
     try {
-      inside_.submit(chunk, CallVerb::map, body, terms_);
+      inside_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_);
     } catch (const Unsendable& error) {
       return unsendable(first, body.at(1).list(), error);
     }
@@ -107,7 +98,11 @@ class Mapping {
     const std::size_t first = chunk.first, count = chunk.count;
     std::erase_if(under_way_, [&](const auto& held) { return held.get() == &chunk; });
     if (given_up_) return;
-    if (!failure) failure = wrong_reply(reply, count, worker);
+    if (!failure && terms_->memory_bytes && reply.verb == ReplyVerb::value) {
+      reply.verb = ReplyVerb::values;
+      reply.value = List{std::move(reply.value)};
+    }
+    if (!failure) failure = wrong_values(reply, count, function_, worker);
     if (failure && count > 1 && is_death(failure) && first < failed_item_) {
       // One of its items may have killed the worker: each is tried by itself, even those that had been done.
       for (std::size_t i = 0; i < count; ++i) again_.push_back(first + i);
@@ -115,13 +110,11 @@ class Mapping {
     }
     if (failure) return fail(first, failure);
     if (!reply.failures.empty()) {
-      CallReply of_item;
-      of_item.verb = ReplyVerb::error;
-      of_item.failure = std::move(reply.failures.front().second);
-      return fail(first + reply.failures.front().first, failure_in(of_item, function_, worker));
+      auto& [index, why] = reply.failures.front();
+      return fail(first + index, failure_of_item(std::move(why), function_, worker));
     }
-    const double ns = static_cast<double>(reply.ns) / static_cast<double>(count);
-    mean_ns_ = std::max(1.0, mean_ns_ == 0 ? ns : mean_ns_ + chunk_weight * (ns - mean_ns_));
+    plan_.measured(count, reply.ns);
+    inside_.note_mean(function_, plan_.mean_ns());
     std::ranges::move(reply.value.list(), items_.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
@@ -135,18 +128,6 @@ class Mapping {
     }
   }
 
-  std::exception_ptr wrong_reply(CallReply& reply, std::size_t count, const std::string& worker) const {
-    if (reply.value.kind() == Value::Kind::map) {  // from Python
-      reply.verb = ReplyVerb::pickle;
-      return failure_in(reply, function_, worker);
-    }
-    const bool right = reply.verb == ReplyVerb::values && reply.value.kind() == Value::Kind::list &&
-                       reply.value.list().size() == count &&
-                       std::ranges::all_of(reply.failures, [&](const auto& failed) { return failed.first < count; });
-    if (right) return {};
-    return std::make_exception_ptr(ProtocolError(worker + " answered a map of " + function_ + " with something else"));
-  }
-
   // The first item that failed is told of: those before it are still waited for, and those after it need not begin.
   void fail(std::size_t item, std::exception_ptr failure) {
     if (item >= failed_item_) return;
@@ -156,18 +137,14 @@ class Mapping {
       if (chunk->first > item && !inside_.is_running(chunk->number)) inside_.cancel(chunk->number);
   }
 
-  static constexpr double chunk_weight = 0.3;
-
   PoolInside& inside_;
   const std::shared_ptr<const TaskTerms> terms_;
   const std::string function_;
   List items_;  // and then what they became
-  std::optional<std::size_t> chunk_size_;
-  const std::size_t workers_;
+  MapPlan plan_;
   std::size_t next_ = 0;            // the first that has not gone out
   std::vector<std::size_t> again_;  // items that go out once more
   std::vector<std::shared_ptr<Chunk>> under_way_;
-  double mean_ns_ = 0;  // of an item; 0: not known
   std::size_t failed_item_ = SIZE_MAX;
   std::exception_ptr failure_;
   bool heard_ = false;

@@ -374,6 +374,20 @@ TEST_CASE("a cluster's nodes must have a function that answers calls") {
   CHECK_THROWS_WITH_AS(Pool(cluster, options), doctest::Contains("has no work function \"nothing\""), ClusterError);
 }
 
+TEST_CASE("a task that wants more memory than it may have") {
+  Pool pool(1);
+  const auto limited = pool.with({.memory_bytes = 64 << 20});
+  CHECK(limited.submit<std::int64_t>("test_allocate", 16 << 20).get() == 16 << 20);
+  const auto future = limited.submit<std::int64_t>("test_allocate", 256 << 20);
+  CHECK_THROWS_WITH_AS((void)future.get(),
+                       doctest::Contains("(memory_bytes=67108864). Give it less at a time, or raise memory_bytes"),
+                       TaskOutOfMemory);
+  CHECK(limited.map<int>("test_echo", numbers_to(20), {.chunk_size = 7}) == numbers_to(20));
+  CHECK_THROWS_AS((void)limited.map<int>("test_allocate", std::vector<int>{1, 256 << 20}), TaskOutOfMemory);
+  CHECK(pool.submit<std::int64_t>("test_allocate", 256 << 20).get() == 256 << 20);
+  CHECK_THROWS_AS((void)pool.with({.memory_bytes = 0}), UsageError);
+}
+
 TEST_CASE("a time-out is above 0, and of one call, whatever the chunks") {
   Pool pool(1);
   CHECK_THROWS_WITH_AS((void)pool.with({.timeout_s = 0}), doctest::Contains("above 0"), UsageError);

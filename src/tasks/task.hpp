@@ -37,6 +37,7 @@ struct TaskTerms {
   Demand demand = {};
   std::optional<double> timeout_s = {};  ///< of running
   int retries = 0;                       ///< after the death of its worker
+  std::optional<std::uint64_t> memory_bytes = {};
 };
 
 struct Task {
