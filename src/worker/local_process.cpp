@@ -96,6 +96,7 @@ bool LocalProcess::signal(int number) {
 }
 
 void LocalProcess::ask_for_stack() {
+  MINIRAY_CHECK(ties_.crash_file.valid(), pid());
   system::clear_memory_file(ties_.crash_file.get());
   (void)process_.signal(stack_signal());
 }
