@@ -8,6 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/crash.hpp"
 #include "miniray/version.hpp"
@@ -39,8 +40,7 @@ class Report {
       case CheckValue::Kind::real:
         return add("%.17g", value.real);
       case CheckValue::Kind::text:
-        return add("%.*s", static_cast<int>(std::min<std::size_t>(value.text.size(), value_chars_max)),
-                   value.text.data());
+        return add("%.*s", value_chars_max, value.text);
     }
   }
   void write_to(int descriptor) const {
@@ -54,12 +54,13 @@ class Report {
 
 }  // namespace
 
-void check_failed(const CheckSite& site, std::initializer_list<CheckValue> values) {
+void check_failed(const char* check, std::initializer_list<CheckValue> values) {
+  const char* const condition = check + std::strlen(check) + 1;
+  const char* const names = condition + std::strlen(condition) + 1;
   Report report;
-  report.add("miniray: a bug in MiniRay %s, at %s:%d: this must hold: %.1000s.", version, site.file, site.line,
-             site.condition);
+  report.add("miniray: a bug in MiniRay %s, at %s: this must hold: %.1000s.", version, check, condition);
   if (values.size() > 0) {
-    report.add(" The values: (%.500s) = (", site.names);
+    report.add(" The values: (%.500s) = (", names);
     for (const CheckValue& value : values) {
       if (&value != values.begin()) report.add(", ");
       report.add(value);

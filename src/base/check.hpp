@@ -7,18 +7,9 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <string_view>
 #include <type_traits>
 
 namespace miniray {
-
-/// Where a check stands, and what it says. One for each check, made by the compiler.
-struct CheckSite {
-  const char* file;
-  int line;
-  const char* condition;
-  const char* names;  ///< of the values, as the source has them; empty if there are none
-};
 
 /// A value that a check prints.
 class CheckValue {
@@ -35,27 +26,31 @@ class CheckValue {
     requires std::is_enum_v<Enumerator>
   CheckValue(Enumerator value)  // NOLINT(google-explicit-constructor)
       : CheckValue(static_cast<std::underlying_type_t<Enumerator>>(value)) {}
-  CheckValue(double value) : kind(Kind::real), real(value) {}                    // NOLINT(google-explicit-constructor)
-  CheckValue(std::string_view value) : kind(Kind::text), text(value) {}          // NOLINT(google-explicit-constructor)
-  CheckValue(const std::string& value) : CheckValue(std::string_view(value)) {}  // NOLINT(google-explicit-constructor)
-  CheckValue(const char* value) : CheckValue(std::string_view(value)) {}         // NOLINT(google-explicit-constructor)
+  CheckValue(double value) : kind(Kind::real), real(value) {}  // NOLINT(google-explicit-constructor)
+  // It has to live until the check has failed, which is as long as the process does.
+  CheckValue(const char* value) : kind(Kind::text), text(value) {}     // NOLINT(google-explicit-constructor)
+  CheckValue(const std::string& value) : CheckValue(value.c_str()) {}  // NOLINT(google-explicit-constructor)
 
   Kind kind;
-  std::uint64_t integer = 0;
-  double real = 0;
-  std::string_view text;
+  union {
+    std::uint64_t integer;
+    double real;
+    const char* text;
+  };
 };
 
-/// Reports the check and aborts. It takes no memory, which may be what is broken.
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed(const CheckSite& site,
-                                                         std::initializer_list<CheckValue> values);
+/// Reports the check and aborts. `check` has its place in the source, its condition and the names of its values, with a
+/// null character after each. It takes no memory, which may be what is broken.
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed(const char* check, std::initializer_list<CheckValue> values);
 
 }  // namespace miniray
 
+// All of its texts are one, so that a check takes a pointer and the values, and no table with addresses in it.
+#define MINIRAY_CHECK_TEXT_OF(number) #number
+#define MINIRAY_CHECK_PLACE(file, line) file ":" MINIRAY_CHECK_TEXT_OF(line)
 #define MINIRAY_CHECK(condition, ...)                                                                    \
   do {                                                                                                   \
-    if (!(condition)) [[unlikely]] {                                                                     \
-      static constexpr ::miniray::CheckSite site_of_check{__FILE__, __LINE__, #condition, #__VA_ARGS__}; \
-      ::miniray::check_failed(site_of_check, {__VA_ARGS__});                                             \
-    }                                                                                                    \
+    if (!(condition)) [[unlikely]]                                                                       \
+      ::miniray::check_failed(MINIRAY_CHECK_PLACE(__FILE__, __LINE__) "\0" #condition "\0" #__VA_ARGS__, \
+                              {__VA_ARGS__});                                                            \
   } while (false)
