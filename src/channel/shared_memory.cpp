@@ -114,6 +114,7 @@ bool SlotWriter::make_room(std::size_t bytes, std::vector<std::uint32_t>& unshar
     unshared.push_back(slot->number);
     slot = slots_.erase(slot);
   }
+  MINIRAY_CHECK(!slots_.empty() || total_bytes_ == 0, total_bytes_);
   return fits();
 }
 

@@ -99,7 +99,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
   member.state = Member::State::ready;
 }
 
-void TaskEngine::finish(TaskOutcome outcome) {
+void TaskEngine::finish(TaskOutcome&& outcome) {
   MINIRAY_CHECK(outcome.task.number > 0, outcome.kind);
   MINIRAY_CHECK(outcome.certificate.has_value() == (outcome.kind == TaskOutcome::Kind::died), outcome.kind,
                 outcome.task.number);

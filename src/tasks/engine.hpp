@@ -114,7 +114,7 @@ class TaskEngine {
   /// The number of something that it needs, and whose value a worker has asked for; 0 if it need not wait.
   [[nodiscard]] static std::int64_t awaited_by(const Task& task);
   void end_member(Member& member, const std::string& why, Closing how = Closing::kill);
-  void finish(TaskOutcome outcome);
+  void finish(TaskOutcome&& outcome);
   void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);
 
   void dispatch();
