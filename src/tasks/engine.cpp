@@ -405,7 +405,8 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
 }
 
 void TaskEngine::watch(Channel* waker) {
-  if (std::exchange(members_changed_, false)) {
+  const bool another_waker = std::exchange(waker_, waker) != waker;
+  if (std::exchange(members_changed_, false) || another_waker) {
     channels_.clear();
     by_channel_.clear();
     linked_nodes_.clear();

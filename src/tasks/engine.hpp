@@ -146,6 +146,7 @@ class TaskEngine {
   bool watches_times_ = false;  // some task has a time-out
   WaitSet wait_set_;
   std::vector<Channel*> channels_;  // the waker's last, if there is one
+  const Channel* waker_ = nullptr;  // of the last turn
   std::vector<Members::iterator> by_channel_;
   std::vector<std::size_t> linked_nodes_;
   bool members_changed_ = true;
