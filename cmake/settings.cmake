@@ -34,6 +34,9 @@ function(miniray_add_small_sources target)
   endif()
 endfunction()
 
+# A check that fails names a file by its path in the source folder, wherever that was when it was built.
+add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+
 # So that a program takes of the library what it uses.
 add_compile_options(-ffunction-sections -fdata-sections)
 

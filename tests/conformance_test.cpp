@@ -38,6 +38,7 @@ constexpr Kind kinds[] = {
 std::pair<Channel, Channel> connect(const Kind& kind, ChannelOptions options = {}) {
   options.codec = kind.codec;
   options.shared_memory = kind.shared_memory;
+  options.check_invariants = true;
   return kind.tcp ? tcp_pair(options) : Channel::pair(options);
 }
 

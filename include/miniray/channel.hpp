@@ -30,6 +30,7 @@ struct ChannelOptions {
   std::function<bool()> peer_is_gone = {};  ///< asked during long waits, should the socket not have told
   /// Buffers that reached this machine in another way: by the number that the message has for them, and their size.
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
+  bool check_invariants = false;  ///< for tests: call Channel::check_invariants() at the end of every call
 };
 
 /// Calls and their replies pass plain messages by: who waits for one kind leaves the other where it is.
@@ -105,6 +106,8 @@ class Channel {
   [[nodiscard]] const std::string& peer() const;
   /// The last messages each way, abridged, a line each.
   [[nodiscard]] std::string recent_messages() const;
+  /// For tests. Walks all that the channel keeps, and aborts if parts of it contradict each other, which is our bug.
+  void check_invariants() const;
 
   class State;  // the inside, for the library's own files
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -69,6 +70,7 @@ Worker& CallDesk::worker() const {
 }
 
 void CallDesk::begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body) {
+  MINIRAY_CHECK(call->number == 0 && !call->done && call->desk.get() == this, call->number, call->function);
   const std::int64_t number = ++last_number_;
   try {
     worker().send(call_message(verb, body, number, worker().channel().codec()));
@@ -79,7 +81,8 @@ void CallDesk::begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, co
     throw;
   }
   call->number = number;
-  under_way_.emplace(number, call);
+  const bool added = under_way_.emplace(number, call).second;
+  MINIRAY_CHECK(added, number);
 }
 
 // True if something came. What ends the worker ends all its calls; anything else is for who waits.
@@ -127,6 +130,7 @@ void CallDesk::settle(const Message& message) {
                         ", which was not made here. Does the worker have two Callers?");
   const std::shared_ptr<PendingCall> call = std::move(found->second);
   under_way_.erase(found);
+  MINIRAY_CHECK(call->number == message.head.number, call->number, message.head.number);
   if (!call->done) settle(*call, std::move(reply));
 }
 
@@ -141,6 +145,7 @@ void CallDesk::settle(PendingCall& call, CallReply reply) {
 }
 
 void CallDesk::finish(PendingCall& call) {
+  MINIRAY_CHECK(!call.done && call.number > 0, call.number, call.function);  // each call is done once
   call.done = true;
   for (auto& callback : call.callbacks) due_.push_back(std::move(callback));
   call.callbacks.clear();
@@ -150,6 +155,7 @@ void CallDesk::fail_all(const std::exception_ptr& failure) {
   const auto failed = std::exchange(under_way_, {});
   for (const auto& [number, call] : failed) {
     if (call->done) continue;
+    MINIRAY_CHECK(call->number == number, call->number, number);
     call->failure = failure;
     finish(*call);
   }
@@ -166,6 +172,7 @@ void CallDesk::cancel(PendingCall& call) {
 }
 
 void CallDesk::add_callback(PendingCall& call, std::function<void()> callback) {
+  MINIRAY_CHECK(!call.done || call.callbacks.empty(), call.number, call.callbacks.size());
   if (call.done)
     due_.push_back(std::move(callback));
   else
@@ -181,6 +188,7 @@ void CallDesk::run_due() {
 }
 
 void CallDesk::give_up() {
+  MINIRAY_CHECK(worker_ != nullptr, under_way_.size());
   fail_all(std::make_exception_ptr(Cancelled("the Caller that made this call is gone")));
   due_.clear();
   worker_ = nullptr;

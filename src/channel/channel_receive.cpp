@@ -28,6 +28,7 @@ void Channel::State::give_up() {
 }
 
 system::Transfer Channel::State::read_once(system::Block block) {
+  MINIRAY_CHECK(socket.valid() && !ended_, socket.get(), ended_);
   try {
     return system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
   } catch (const SystemError&) {
@@ -37,6 +38,7 @@ system::Transfer Channel::State::read_once(system::Block block) {
 }
 
 bool Channel::State::fill(system::Block block) {
+  MINIRAY_CHECK(in_use_.load(std::memory_order_relaxed), options.peer);
   if (absorb_ring()) return true;
   if (reader_.holds_back()) return false;
   const system::Transfer transfer = read_once(block);
@@ -133,6 +135,7 @@ void Channel::State::absorb(Frame frame) {
     return;
   }
 
+  MINIRAY_CHECK(frame.buffers.size() == frame.entries.size(), frame.buffers.size(), frame.entries.size());
   if (discards_) return;
   Message message;
   message.kind = frame.head.kind;
@@ -220,8 +223,7 @@ void Channel::State::flush_if_possible() {
   try {
     flush_outbox(Patience::none);
   } catch (const EndOfStream&) {
-    outbox_.clear();
-    outbox_written_ = 0;
+    drop_outbox();
   }
 }
 

@@ -53,6 +53,7 @@ void Channel::State::Outgoing::wrote(std::size_t bytes) {
 }
 
 bool Channel::State::write_some(Outgoing& outgoing) {
+  MINIRAY_CHECK(in_use_.load(std::memory_order_relaxed) && socket.valid(), options.peer, socket.get());
   while (!outgoing.done()) {
     const system::Transfer transfer = system::send(socket.get(), outgoing.rest(), outgoing.descriptors);
     switch (transfer.outcome) {
@@ -116,11 +117,19 @@ bool Channel::State::write(Outgoing& outgoing, Patience patience) {
 }
 
 void Channel::State::keep_rest(const Outgoing& outgoing) {
+  MINIRAY_CHECK(!outgoing.done(), outgoing.piece, outgoing.pieces.size());
   for (const iovec& piece : outgoing.rest()) outbox_.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+}
+
+void Channel::State::drop_outbox() {
+  outbox_.clear();
+  outbox_written_ = 0;
+  outbox_descriptors_.clear();
 }
 
 bool Channel::State::flush(Patience patience) {
   const InUse use(*this);
+  if (has_unsent() && !socket.valid()) fail_ended("send");
   reader_.set_hold_above(UINT64_MAX);
   absorb_frames();
   const bool flushed = flush_outbox(patience);
@@ -130,6 +139,8 @@ bool Channel::State::flush(Patience patience) {
 
 bool Channel::State::flush_outbox(Patience patience) {
   if (outbox_.empty()) return true;
+  MINIRAY_CHECK(outbox_written_ < outbox_.size(), outbox_written_, outbox_.size());
+  MINIRAY_CHECK(outbox_descriptors_.empty() || outbox_written_ == 0, outbox_descriptors_.size(), outbox_written_);
   Outgoing rest;
   rest.append(outbox_.data() + outbox_written_, outbox_.size() - outbox_written_);
   for (const Fd& descriptor : outbox_descriptors_) rest.descriptors.push_back(descriptor.get());
@@ -145,10 +156,8 @@ bool Channel::State::flush_outbox(Patience patience) {
     throw;
   }
   account();
-  if (flushed) {
-    outbox_.clear();
-    outbox_written_ = 0;
-  }
+  MINIRAY_CHECK(flushed == rest.done(), outbox_written_, outbox_.size());
+  if (flushed) drop_outbox();
   return flushed;
 }
 
@@ -176,6 +185,7 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
 
 // Nothing of the message went out. The slots are free again; the peer still has to hear of them.
 void Channel::State::undo_placement(Placement& placement) {
+  MINIRAY_CHECK(outbox_.empty() && outbox_descriptors_.empty(), outbox_.size(), outbox_descriptors_.size());
   for (std::size_t i = 0; may_share_ && i < placement.entries.size(); ++i) {
     const std::uint64_t place = placement.entries[i].place;
     const bool elsewhere = (place & (Message::kept_place | Message::supplied_place)) != 0;
@@ -187,6 +197,7 @@ void Channel::State::undo_placement(Placement& placement) {
 
 // Once, if there can be one: the peer maps it when it comes to this frame.
 void Channel::State::share_ring(Patience patience) {
+  MINIRAY_CHECK(may_share_ && !ring_out_ && outbox_.empty(), may_share_, outbox_.size());
   std::optional<std::pair<RingWriter, Fd>> made = RingWriter::make();
   if (!made) return;
   std::string announcement;
@@ -252,6 +263,8 @@ bool Channel::State::send(const Message& message, Patience patience) {
   head.codec = message.codec;
   head.buffer_count = static_cast<std::uint32_t>(placement.entries.size());
   head.body_bytes = message.body.size();
+  MINIRAY_CHECK(placement.entries.size() == message.buffers.size(), placement.entries.size(), message.buffers.size());
+  MINIRAY_CHECK(placement.shared.empty() || !placement.announcement.empty(), placement.shared.size());
   prefix_ = placement.announcement;
   append_frame_prefix(prefix_, head, message.head, placement.entries);
   const bool one_piece = message.body.size() <= copied_body_bytes_max;
@@ -278,9 +291,10 @@ bool Channel::State::send(const Message& message, Patience patience) {
     if (!outgoing.begun)
       for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
   }
+  MINIRAY_CHECK(finished || has_unsent(), outgoing.piece, outgoing.pieces.size());
   sent.add(message);
   if (tracing()) trace(Direction::sent, options.peer, message, begun);
-  return finished;
+  return !has_unsent();  // a bell may be left
 }
 
 }  // namespace miniray

@@ -37,6 +37,8 @@ Channel::State::InUse::InUse(State& state) : state_(state) {
 Channel::State::InUse::~InUse() {
   WaitSet* const set = state_.wait.set;
   if (set != nullptr && (state_.has_message() || state_.has_unsent())) set->note(state_);
+  if (state_.options.check_invariants) state_.check_invariants();
+  MINIRAY_CHECK(state_.in_use_.load(std::memory_order_relaxed), state_.options.peer);
   state_.in_use_.store(false, std::memory_order_release);
 }
 
@@ -64,9 +66,7 @@ void Channel::State::end() {
   if (!socket.valid()) return;
   flush_if_possible();
   system::shut_down_writing(socket.get());
-  outbox_.clear();
-  outbox_written_ = 0;
-  outbox_descriptors_.clear();
+  drop_outbox();
   ring_out_.reset();
 }
 
@@ -81,6 +81,34 @@ void Channel::State::close() {
   slots_in_ = {};  // what was received keeps its own slots
   ring_out_.reset();
   ring_in_.reset();
+}
+
+void Channel::State::check_invariants() const {
+  reader_.check_invariants();
+  inbox_.check_invariants();
+  kept_.check_invariants();
+  slots_in_.check_invariants();
+  slots_out_.check_invariants();
+  if (ring_in_) ring_in_->check_invariants();
+  if (ring_out_) ring_out_->check_invariants();
+  if (const WaitSet* const set = wait.set) set->check_invariants();
+
+  // The end: each of its signs comes with it.
+  MINIRAY_CHECK(socket.valid() || ended_, options.peer);
+  MINIRAY_CHECK(!peer_gone_ || ended_, options.peer);
+  MINIRAY_CHECK(end_error_ == 0 || ended_, options.peer, end_error_);
+
+  // What is still to be written. Descriptors go with its first byte, or have gone.
+  MINIRAY_CHECK(outbox_.empty() ? outbox_written_ == 0 : outbox_written_ < outbox_.size(), outbox_written_,
+                outbox_.size());
+  MINIRAY_CHECK(outbox_descriptors_.empty() || (!outbox_.empty() && outbox_written_ == 0), outbox_descriptors_.size(),
+                outbox_written_, outbox_.size());
+  for (const Fd& descriptor : outbox_descriptors_) MINIRAY_CHECK(descriptor.valid());
+
+  // Shared memory, only where descriptors can pass.
+  for (const Fd& descriptor : arrived_descriptors_) MINIRAY_CHECK(descriptor.valid());
+  MINIRAY_CHECK(is_local_ || (!may_share_ && !ring_in_ && arrived_descriptors_.empty()), options.peer);
+  MINIRAY_CHECK(!ring_out_ || (may_share_ && small_frames_ > limits::ring_after_frames), small_frames_);
 }
 
 void Channel::State::interrupted() {

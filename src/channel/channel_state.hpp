@@ -43,6 +43,7 @@ class Channel::State {
   void look_around();
   void end();
   void close();
+  void check_invariants() const;
   [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
   [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
@@ -101,6 +102,7 @@ class Channel::State {
   bool write_some(Outgoing& outgoing);  // false if the kernel takes no more
   bool write(Outgoing& outgoing, Patience patience);
   void keep_rest(const Outgoing& outgoing);
+  void drop_outbox();
   bool flush_outbox(Patience patience);
   void flush_if_possible();
   void share_ring(Patience patience);

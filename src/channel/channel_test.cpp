@@ -3,17 +3,20 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 
 #include "miniray/miniray.hpp"
 
 namespace miniray {
 namespace {
 
+const ChannelOptions checked{.check_invariants = true};
+
 // A channel whose other end is a bare socket, for saying what no channel would say.
 std::pair<Channel, int> channel_and_socket() {
   std::array<int, 2> ends{};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
-  return {Channel(ends[0]), ends[1]};
+  return {Channel(ends[0], checked), ends[1]};
 }
 
 void say(int socket, std::string_view bytes) {
@@ -63,7 +66,7 @@ TEST_CASE("a peer that is cut off in the middle of a message is told apart from 
 }
 
 TEST_CASE("slots are used again, and dropped when others need the room") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked);
   for (const std::size_t mib : {1UL, 300UL, 1UL, 400UL, 2UL}) {
     for (int i = 0; i < 2; ++i) {
       const Value value(Array::of(std::vector<std::uint8_t>(mib << 20U, static_cast<std::uint8_t>(mib))));
@@ -74,7 +77,7 @@ TEST_CASE("slots are used again, and dropped when others need the room") {
 }
 
 TEST_CASE("arrays that are kept do not block the sender") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked);
   std::vector<Value> kept;
   bool sent = true;
   for (int i = 0; i < 200; ++i) {  // more than there are slots
@@ -85,6 +88,92 @@ TEST_CASE("arrays that are kept do not block the sender") {
     }
   }
   for (int i = 0; i < 200; ++i) CHECK(kept[static_cast<std::size_t>(i)].array<double>()[9'999] == i);
+}
+
+TEST_CASE("what is left to send when a channel is closed is not sent, and who flushes is told") {
+  auto [here, there] = Channel::pair(checked);
+  while (here.send_some(encode(std::string(100'000, 'x')))) {
+  }
+  CHECK(here.has_unsent());
+  here.close();
+  CHECK_THROWS_WITH_AS((void)here.flush_some(), doctest::Contains("was closed here"), EndOfStream);
+}
+
+TEST_CASE("what is left to send to a peer that sent nonsense is not sent, and who flushes is told") {
+  auto [channel, socket] = channel_and_socket();
+  while (channel.send_some(encode(std::string(100'000, 'x')))) {
+  }
+  say(socket, "GET / HTTP/1.1\r\nHost: example\r\n\r\n");
+  CHECK_THROWS_AS((void)channel.try_receive(), ProtocolError);
+  CHECK_THROWS_AS((void)channel.flush_some(), EndOfStream);
+  close(socket);
+}
+
+TEST_CASE("descriptors that wait for room go with the bytes that they belong to, and not without them") {
+  auto [channel, socket] = channel_and_socket();
+  const std::string filling(1 << 16, '\0');
+  for (std::size_t bytes = filling.size(); bytes > 0;) {
+    if (send(channel.fileno(), filling.data(), bytes, MSG_DONTWAIT) < 0) bytes /= 2;
+  }
+  CHECK_FALSE(channel.send_some(encode(Array::zeros<std::uint8_t>({100'000}))));  // in shared memory, not announced yet
+  close(socket);
+  channel.pump();  // finds that nobody takes anything any more
+  CHECK_FALSE(channel.has_unsent());
+  CHECK_THROWS_AS((void)channel.recv(), EndOfStream);
+}
+
+TEST_CASE("a message that is put back is the next again, and the inbox counts it") {
+  auto [here, there] = Channel::pair(checked);
+  for (int i = 0; i < 3; ++i) here.send(i);
+  Message first = there.receive();
+  Message second = there.receive();
+  there.put_back(std::move(second));
+  there.put_back(std::move(first));
+  for (int i = 0; i < 3; ++i) CHECK(there.recv() == i);
+}
+
+TEST_CASE("buffers that are kept for later messages are counted, and dropped when told to") {
+  auto [here, there] = Channel::pair(checked);
+  const std::vector<std::uint8_t> content(100'000, 7);
+  const Message array = encode(Array::of(content));
+  for (const int round : {1, 2}) {
+    CAPTURE(round);
+    Message keep;
+    keep.kind = Message::Kind::keep;
+    keep.head.number = 5;
+    keep.buffers = array.buffers;
+    here.send(keep);
+    Message named = array;
+    named.places = {Message::kept_place | 5U};
+    here.send(named);
+    CHECK(there.recv() == Value(Array::of(content)));
+    Message drop;
+    drop.kind = Message::Kind::forget;
+    drop.head.number = 5;
+    here.send(drop);
+  }
+  Message named = array;
+  named.places = {Message::kept_place | 5U};
+  here.send(named);
+  CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("had not sent"), ProtocolError);
+}
+
+TEST_CASE("channels that wait together know where they are, whoever waits for them and whoever leaves") {
+  auto [one, one_there] = Channel::pair(checked);
+  auto other = std::make_unique<std::pair<Channel, Channel>>(Channel::pair(checked));
+  std::array<Channel*, 2> both{&one, &other->first};
+  CHECK(wait_any(both, 0.0).empty());
+  one_there.send(1);
+  other->second.send(2);
+  CHECK(wait_any(both, 20.0) == std::vector<std::size_t>{0, 1});
+  std::array<Channel*, 3> twice{&one, &other->first, &one};
+  CHECK_FALSE(wait_any(twice, 20.0).empty());
+  other.reset();
+  std::array<Channel*, 1> alone{&one};
+  CHECK(wait_any(alone, 20.0).size() == 1);
+  CHECK(one.recv() == 1);
+  CHECK(wait_any(alone, 0.0).empty());
+  one.check_invariants();
 }
 
 }  // namespace miniray

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "base/check.hpp"
 #include "miniray/channel.hpp"
 #include "miniray/message.hpp"
 
@@ -24,8 +25,10 @@ class Inbox {
   [[nodiscard]] const Message& front(Lane lane) const { return queue(lane).front().message; }
   [[nodiscard]] Message take(Lane lane) {
     auto& from = const_cast<std::deque<Arrived>&>(queue(lane));
+    MINIRAY_CHECK(!from.empty(), lane);
     Message message = std::move(from.front().message);
     from.pop_front();
+    MINIRAY_CHECK(bytes_ >= message.size(), bytes_, message.size());
     bytes_ -= message.size();
     return message;
   }
@@ -40,15 +43,31 @@ class Inbox {
   /// The newest plain message, if there is one.
   [[nodiscard]] const Message* newest() const { return messages_.empty() ? nullptr : &messages_.back().message; }
 
+  /// Every message is in its lane and in the order of arrival, and the bytes are those of all.
+  void check_invariants() const {
+    std::uint64_t bytes = 0;
+    for (const std::deque<Arrived>* const lane : {&messages_, &calls_}) {
+      std::uint64_t last = 0;
+      for (const Arrived& each : *lane) {
+        MINIRAY_CHECK(is_call(each.message) == (lane == &calls_), each.message.kind);
+        MINIRAY_CHECK(each.number == 0 ? last == 0 : each.number > last, each.number, last);  // 0: was put back
+        MINIRAY_CHECK(each.number <= arrived_, each.number, arrived_);
+        last = each.number;
+        bytes += each.message.size();
+      }
+    }
+    MINIRAY_CHECK(bytes == bytes_, bytes, bytes_);
+  }
+
  private:
   struct Arrived {
     std::uint64_t number;
     Message message;
   };
-  [[nodiscard]] std::deque<Arrived>& lane_of(const Message& message) {
-    const bool call = message.kind == Message::Kind::call || message.kind == Message::Kind::reply;
-    return call ? calls_ : messages_;
+  [[nodiscard]] static bool is_call(const Message& message) {
+    return message.kind == Message::Kind::call || message.kind == Message::Kind::reply;
   }
+  [[nodiscard]] std::deque<Arrived>& lane_of(const Message& message) { return is_call(message) ? calls_ : messages_; }
   [[nodiscard]] const std::deque<Arrived>& queue(Lane lane) const {
     if (lane != Lane::any) return lane == Lane::calls ? calls_ : messages_;
     if (calls_.empty() || messages_.empty()) return calls_.empty() ? messages_ : calls_;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "base/check.hpp"
 #include "base/fd.hpp"
 #include "base/system.hpp"
 #include "miniray/array.hpp"
@@ -30,6 +31,7 @@ class KeptBuffers {
   void forget(std::uint64_t number) {
     const auto found = kept_.find(number);
     if (found == kept_.end()) return;
+    MINIRAY_CHECK(bytes_ >= found->second.bytes, bytes_, found->second.bytes);
     bytes_ -= found->second.bytes;
     kept_.erase(found);
   }
@@ -41,6 +43,15 @@ class KeptBuffers {
         std::make_shared<system::Mapping>(found->second.memory.get(), bytes, system::Mapping::Kind::private_copy);
     std::byte* const data = mapping->bytes().data();
     return {std::move(mapping), data, static_cast<std::size_t>(bytes)};
+  }
+  /// Each has its memory, and the bytes are those of all, within the limit.
+  void check_invariants() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [number, kept] : kept_) {
+      MINIRAY_CHECK(kept.memory.valid() && kept.bytes > 0, number, kept.bytes);
+      bytes += kept.bytes;
+    }
+    MINIRAY_CHECK(bytes == bytes_ && bytes <= limits::kept_bytes_max, bytes, bytes_);
   }
 
  private:

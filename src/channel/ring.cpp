@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "miniray/error.hpp"
 
@@ -18,11 +19,13 @@ std::uint64_t with_padding(std::uint64_t frame_bytes) {
 
 // Both go on at the start of the ring where it ends.
 void copy_in(std::span<std::byte> ring, std::uint64_t position, const void* from, std::size_t bytes) {
+  MINIRAY_CHECK(bytes <= ring.size(), bytes, ring.size());
   const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
   std::memcpy(ring.data() + begin, from, first);
   std::memcpy(ring.data(), static_cast<const std::byte*>(from) + first, bytes - first);
 }
 void copy_out(std::span<const std::byte> ring, std::uint64_t position, void* to, std::size_t bytes) {
+  MINIRAY_CHECK(bytes <= ring.size(), bytes, ring.size());
   const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
   std::memcpy(to, ring.data() + begin, first);
   std::memcpy(static_cast<std::byte*>(to) + first, ring.data(), bytes - first);
@@ -66,15 +69,23 @@ RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const 
     sign_of_life_ns_ = put_ns_;  // the socket will tell
     return Outcome::not_put;
   }
+  // What the reader has not taken yet is not written over.
+  MINIRAY_CHECK(written_ + bytes - seen_read_ <= limits::ring_bytes, written_, bytes, seen_read_);
   copy_in(data(), written_, &record, sizeof(record));
   std::uint64_t position = written_ + sizeof(record);
   for (const iovec& piece : frame) {
     copy_in(data(), position, piece.iov_base, piece.iov_len);
     position += piece.iov_len;
   }
+  MINIRAY_CHECK(position <= written_ + bytes, position, written_, bytes);
   written_ += bytes;
   head().written.store(written_);  // and sleep() sets quiet, both in one order: one of the two sees the other
   return reader_sleeps() ? Outcome::put_while_it_fell_asleep : Outcome::put;
+}
+
+void RingWriter::check_invariants() const {
+  MINIRAY_CHECK(written_ % sizeof(RingRecord) == 0, written_);
+  MINIRAY_CHECK(seen_read_ <= written_ && written_ - seen_read_ <= limits::ring_bytes, seen_read_, written_);
 }
 
 RingReader::RingReader(Fd memory)
@@ -99,8 +110,14 @@ std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
   frame_.resize(record.frame_bytes);
   copy_out(data(), read_ + sizeof(record), frame_.data(), frame_.size());
   read_ += with_padding(record.frame_bytes);
+  MINIRAY_CHECK(read_ <= written, read_, written);
   head().read.store(read_, std::memory_order_release);
   return frame_;
+}
+
+void RingReader::check_invariants() const {
+  MINIRAY_CHECK(read_ % sizeof(RingRecord) == 0, read_);
+  MINIRAY_CHECK(frame_.size() <= limits::ring_frame_bytes_max, frame_.size());
 }
 
 }  // namespace miniray

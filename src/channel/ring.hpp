@@ -60,6 +60,7 @@ class RingWriter : Ring {
   [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame);
   /// What was to wake the reader did not go out after all.
   void was_not_woken() { head().quiet.store(0); }
+  void check_invariants() const;
 
  private:
   using Ring::Ring;
@@ -83,6 +84,7 @@ class RingReader : Ring {
   void sleep() { head().quiet.store(0); }
   /// What comes need not be rung for.
   void watch() { head().quiet.store(1, std::memory_order_relaxed); }
+  void check_invariants() const;
 
  private:
   std::uint64_t read_ = 0;

@@ -11,6 +11,8 @@
 namespace miniray {
 namespace {
 
+const ChannelOptions checked_channel{.check_invariants = true};
+
 struct Ends {
   RingWriter writer;
   RingReader reader;
@@ -105,7 +107,7 @@ TEST_CASE("memory of another size is no ring") {
 // Channels: rings come into use after a few messages.
 
 TEST_CASE("small and large messages keep their order, whichever way they go") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked_channel);
   constexpr int count = 3000;
   std::thread writer([&channel = here] {
     for (int i = 0; i < count; ++i) {
@@ -126,7 +128,7 @@ TEST_CASE("small and large messages keep their order, whichever way they go") {
 }
 
 TEST_CASE("a message in the ring wakes who waits for the socket, or for one of many") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked_channel);
   std::thread other([&channel = there] {
     while (true) {
       const Value got = channel.recv();
@@ -151,7 +153,7 @@ TEST_CASE("a message in the ring wakes who waits for the socket, or for one of m
 }
 
 TEST_CASE("of several messages that come at once, who takes one at a time is told of each") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked_channel);
   std::thread other([&channel = there] {
     while (!channel.recv().is_null()) {
       usleep(200);  // until the other sleeps: the first wakes it, and the rest is in the ring before it looks
@@ -172,7 +174,7 @@ TEST_CASE("of several messages that come at once, who takes one at a time is tol
 }
 
 TEST_CASE("what was written into the ring before the end is received") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked_channel);
   for (int i = 0; i < 100; ++i) here.send(i);
   here.close();
   for (int i = 0; i < 100; ++i) CHECK(there.recv() == i);
@@ -185,7 +187,7 @@ TEST_CASE("what was written into the ring before the end is received") {
 }
 
 TEST_CASE("one that receives nothing fills ring and socket, and then send_some keeps the rest") {
-  auto [here, there] = Channel::pair();
+  auto [here, there] = Channel::pair(checked_channel);
   int sent = 0;
   while (here.send_some(encode(Value::list({sent++, std::string(1000, 'z')})))) {
   }

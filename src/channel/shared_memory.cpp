@@ -28,14 +28,17 @@ std::size_t capacity_for(std::size_t bytes) {
 class Hold {
  public:
   explicit Hold(std::shared_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)) {
+    MINIRAY_CHECK(mapping_ && mapping_->bytes().size() > slot_head_bytes);
     const std::scoped_lock lock(all().mutex);
-    all().holds.insert(this);
+    const bool added = all().holds.insert(this).second;
+    MINIRAY_CHECK(added);
   }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   ~Hold() {
     const std::scoped_lock lock(all().mutex);
-    all().holds.erase(this);
+    const std::size_t removed = all().holds.erase(this);
+    MINIRAY_CHECK(removed == 1, removed);
     if (!is_private_) set_state(SlotHead::free);
   }
 
@@ -82,10 +85,15 @@ SlotWriter::Slot* SlotWriter::find_free(std::size_t bytes) {
   return best;
 }
 
+void SlotWriter::uncount(const Slot& slot) {
+  MINIRAY_CHECK(total_bytes_ >= slot.mapping->bytes().size(), total_bytes_, slot.mapping->bytes().size());
+  total_bytes_ -= slot.mapping->bytes().size();
+}
+
 void SlotWriter::drop_abandoned(std::vector<std::uint32_t>& unshared) {
   std::erase_if(slots_, [&](const Slot& slot) {
     if (slot.head().state.load(std::memory_order_acquire) != SlotHead::abandoned) return false;
-    total_bytes_ -= slot.mapping->bytes().size();
+    uncount(slot);
     unshared.push_back(slot.number);
     return true;
   });
@@ -102,10 +110,11 @@ bool SlotWriter::make_room(std::size_t bytes, std::vector<std::uint32_t>& unshar
       ++slot;
       continue;
     }
-    total_bytes_ -= slot->mapping->bytes().size();
+    uncount(*slot);
     unshared.push_back(slot->number);
     slot = slots_.erase(slot);
   }
+  MINIRAY_CHECK(!slots_.empty() || total_bytes_ == 0, total_bytes_);
   return fits();
 }
 
@@ -126,9 +135,12 @@ std::uint32_t SlotWriter::place(std::span<const std::byte> bytes, std::vector<Sh
     }
     slots_.push_back({++last_number_, std::move(mapping)});
     total_bytes_ += total;
+    MINIRAY_CHECK(total_bytes_ <= limits::shared_memory_bytes_max && slots_.size() <= limits::shared_slots_max,
+                  total_bytes_, slots_.size());
     slot = &slots_.back();
     shared.push_back({slot->number, std::move(memory)});
   }
+  MINIRAY_CHECK(slot->capacity() >= bytes.size() && slot->number != 0, slot->capacity(), bytes.size(), slot->number);
   slot->head().state.store(SlotHead::held, std::memory_order_relaxed);
   std::memcpy(slot->mapping->bytes().data() + slot_head_bytes, bytes.data(), bytes.size());
   return slot->number;
@@ -138,6 +150,19 @@ void SlotWriter::take_back(std::uint32_t number) {
   for (Slot& slot : slots_) {
     if (slot.number == number) slot.head().state.store(SlotHead::free, std::memory_order_relaxed);
   }
+}
+
+void SlotWriter::check_invariants() const {
+  std::uint64_t total = 0;
+  std::uint32_t last = 0;
+  for (const Slot& slot : slots_) {
+    MINIRAY_CHECK(slot.number > last && slot.number <= last_number_, slot.number, last, last_number_);
+    MINIRAY_CHECK(slot.capacity() >= limits::shared_buffer_bytes_min, slot.number, slot.capacity());
+    last = slot.number;
+    total += slot.mapping->bytes().size();
+  }
+  MINIRAY_CHECK(total == total_bytes_ && total <= limits::shared_memory_bytes_max, total, total_bytes_);
+  MINIRAY_CHECK(slots_.size() <= limits::shared_slots_max, slots_.size());
 }
 
 void SlotReader::share(std::uint32_t number, Fd memory) {
@@ -158,6 +183,12 @@ Buffer SlotReader::take(std::uint64_t number, std::uint64_t bytes) {
                         ", " + std::to_string(bytes) + " bytes)");
   std::byte* data = slot->second->bytes().data() + slot_head_bytes;
   return {std::make_shared<Hold>(slot->second), data, static_cast<std::size_t>(bytes)};
+}
+
+void SlotReader::check_invariants() const {
+  MINIRAY_CHECK(slots_.size() <= 2 * limits::shared_slots_max, slots_.size());
+  for (const auto& [number, mapping] : slots_)
+    MINIRAY_CHECK(number != 0 && mapping && mapping->bytes().size() > slot_head_bytes, number);
 }
 
 }  // namespace miniray

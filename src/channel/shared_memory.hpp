@@ -44,6 +44,8 @@ class SlotWriter {
                       std::vector<std::uint32_t>& unshared);
   /// The message with these slots was not sent after all.
   void take_back(std::uint32_t number);
+  /// The slots are in the order of their numbers, and as many and as large, together, as is counted and allowed.
+  void check_invariants() const;
 
  private:
   struct Slot {
@@ -53,6 +55,7 @@ class SlotWriter {
     [[nodiscard]] SlotHead& head() const { return *reinterpret_cast<SlotHead*>(mapping->bytes().data()); }
   };
   Slot* find_free(std::size_t bytes);
+  void uncount(const Slot& slot);
   bool make_room(std::size_t bytes, std::vector<std::uint32_t>& unshared);
   void drop_abandoned(std::vector<std::uint32_t>& unshared);
 
@@ -68,6 +71,7 @@ class SlotReader {
   void unshare(std::uint32_t number);
   /// The slot's bytes, in place; the slot is free again when the buffer's owner is gone.
   [[nodiscard]] Buffer take(std::uint64_t number, std::uint64_t bytes);
+  void check_invariants() const;
 
  private:
   std::map<std::uint64_t, std::shared_ptr<system::Mapping>> slots_;

@@ -40,6 +40,7 @@ void WaitSet::add(Channel::State& channel) {
     other->robbed_ = other->robbed_ || other->waiting_;
     other->forget_locked(channel);
   }
+  MINIRAY_CHECK(channel.wait.set == nullptr && !channel.wait.listed, channel.options.peer);
   if (channel.socket.valid()) epoll_.add(channel.socket.get(), &channel);
   channel.wait.set = this;
   members_.push_back(&channel);
@@ -57,8 +58,9 @@ void WaitSet::note(Channel::State& channel) {
 
 void WaitSet::forget_locked(Channel::State& channel) {
   if (channel.socket.valid() && is_ours()) epoll_.remove(channel.socket.get());
-  std::erase(members_, &channel);
-  std::erase(noted_, &channel);
+  const std::size_t removed = std::erase(members_, &channel), unlisted = std::erase(noted_, &channel);
+  MINIRAY_CHECK(removed == 1, channel.options.peer, removed);
+  MINIRAY_CHECK(unlisted == (channel.wait.listed ? 1U : 0U), channel.options.peer, unlisted);
   unlink(channel.wait);
   changed_ = true;
 }
@@ -100,6 +102,21 @@ std::vector<Channel::State*> WaitSet::take_noted() {
 // ready() notes the channel again, should it still have something.
 void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) {
   if (channel.wait.set == this && channel.ready()) ready.push_back(channel.wait.position);
+}
+
+void WaitSet::check_invariants() const {
+  const std::scoped_lock lock(mutex());
+  std::size_t listed = 0;
+  for (const Channel::State* const member : members_) {
+    MINIRAY_CHECK(member->wait.set == this, member->options.peer);
+    MINIRAY_CHECK(changed_ || member->wait.position < watched_.size(), member->wait.position, watched_.size());
+    MINIRAY_CHECK(member->wait.stamp <= stamp_, member->wait.stamp, stamp_);
+    listed += member->wait.listed ? 1 : 0;
+  }
+  MINIRAY_CHECK(listed == noted_.size(), listed, noted_.size());
+  for (const Channel::State* const noted : noted_)
+    MINIRAY_CHECK(noted->wait.set == this && noted->wait.listed, noted->options.peer);
+  MINIRAY_CHECK(changed_ || members_.size() <= watched_.size(), members_.size(), watched_.size());
 }
 
 void WaitSet::require_not_robbed() {

@@ -32,6 +32,9 @@ class WaitSet {
   void note(Channel::State& channel);
   void forget(Channel::State& channel);
 
+  /// The members know that they are here, and those on the list of the noted ones that they are on it.
+  void check_invariants() const;
+
  private:
   void add(Channel::State& channel);
   void forget_locked(Channel::State& channel);

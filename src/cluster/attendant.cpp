@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "base/check.hpp"
 #include "base/system.hpp"
 #include "cluster/attendant_loop.hpp"
 #include "miniray/error.hpp"
@@ -54,6 +55,7 @@ Attendant::~Attendant() {
 }
 
 void Attendant::take_over(std::size_t node) {
+  MINIRAY_CHECK(node < streams_.size() && streams_[node].talk.input_fileno() >= 0, node, streams_.size());  // once
   Streams& streams = streams_[node];
   // What was read already, and is more than a line, goes along.
   const std::string rest = streams.talk.take_rest();

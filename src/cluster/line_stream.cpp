@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
@@ -20,6 +21,7 @@ LineStream::LineStream(Fd input, Fd output) : input_(std::move(input)), output_(
 }
 
 bool LineStream::fill() {
+  MINIRAY_CHECK(taken_ <= input_text_.size(), taken_, input_text_.size());
   std::array<std::byte, limits::staging_bytes> room;
   while (!ended_) {
     const system::Transfer transfer = system::read_some(input_.get(), room);
@@ -51,6 +53,7 @@ std::string LineStream::take_rest() {
 }
 
 bool LineStream::flush() {
+  MINIRAY_CHECK(written_ <= output_text_.size(), written_, output_text_.size());
   while (unwritten_bytes() > 0) {
     const system::Transfer transfer =
         system::write_some(output_fileno(), std::string_view(output_text_).substr(written_));

@@ -1,5 +1,6 @@
 #include "cluster/node_launch.hpp"
 
+#include "base/check.hpp"
 #include "channel/authentication.hpp"
 #include "cluster/launch_command.hpp"
 #include "cluster/launch_protocol.hpp"
@@ -16,7 +17,9 @@ constexpr std::size_t complaint_bytes_max = 16 * limits::kib;
 
 NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
                        std::shared_ptr<const std::string> executable)
-    : node_(node), config_(std::move(config)), code_(std::move(code)), executable_(std::move(executable)) {}
+    : node_(node), config_(std::move(config)), code_(std::move(code)), executable_(std::move(executable)) {
+  MINIRAY_CHECK(code_ && executable_, node.host);
+}
 
 const char* NodeLaunch::stage_name() const {
   switch (stage_) {
@@ -38,6 +41,7 @@ const char* NodeLaunch::stage_name() const {
 }
 
 void NodeLaunch::give_up(std::string why) {
+  MINIRAY_CHECK(why_.empty() || stage_ == Stage::failed, node_.host, stage_);
   if (settled()) return;
   stage_ = Stage::failed;
   why_ = std::move(why);
@@ -67,6 +71,7 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
 }
 
 void NodeLaunch::understand(const std::string& line, LineStream& talk) {
+  MINIRAY_CHECK(!settled(), node_.host, stage_);  // what comes after belongs to whoever takes the stream over
   if (line == send_program_line) {
     stage_ = Stage::sending_program;
     talk.write(*executable_);

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
 #include "cluster/program.hpp"
@@ -25,13 +26,16 @@ void check_size(const std::string& path, std::uint64_t bytes) {
 
 NodeServers::NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
                          const ClusterOptions& options)
-    : nodes_(nodes), names_(names), options_(options) {}
+    : nodes_(nodes), names_(names), options_(options) {
+  MINIRAY_CHECK(nodes.size() == names.size(), nodes.size(), names.size());
+}
 
 bool NodeServers::tunnelled(std::size_t node) const { return options_.tunnel && !is_local(nodes_[node].host); }
 
 // Another for each launch, as what was launched before may still hold its own.
 Tunnel NodeServers::tunnel_of(std::size_t node) const {
   if (!tunnelled(node)) return {};
+  MINIRAY_CHECK(folder_ && attended_[node].launches > 0, node, attended_[node].launches);
   const std::string name = std::to_string(node) + "." + std::to_string(attended_[node].launches);
   return {(folder_->path() / name).string(), "/tmp/miniray-" + tunnel_token_ + "-" + name + "/socket"};
 }
@@ -149,10 +153,13 @@ bool NodeServers::advance_relaunch(std::size_t node) {
 
 std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t>& nodes, double timeout_s,
                                                    const char* timeout_name) {
+  MINIRAY_CHECK(launched_ && attended_.size() == nodes_.size() && servers_.size() == nodes_.size(), attended_.size(),
+                servers_.size(), nodes_.size());
   std::vector<NodeLaunch> launches;
   std::vector<std::string> names;
   std::vector<Attendant::Node> commands;
   for (const std::size_t node : nodes) {
+    MINIRAY_CHECK(!attended_[node].attendant, node, names_[node]);  // else two would run there
     ++attended_[node].launches;
     const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);
     launches.emplace_back(nodes_[node], config_of(node), code, launched_->executable);
@@ -197,6 +204,7 @@ Cluster::Server NodeServers::server_of(std::size_t node, const Value& ready) con
 
 void NodeServers::take_over(std::size_t node, const NodeLaunch& launch) {
   Attended& attended = attended_[node];
+  MINIRAY_CHECK(launch.stage() == NodeLaunch::Stage::ready && attended.attendant, names_[node], launch.stage_name());
   servers_[node] = server_of(node, launch.server());
   std::istringstream complaints(launch.complaints());
   for (std::string line; std::getline(complaints, line);)

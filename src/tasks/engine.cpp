@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
 #include "base/system.hpp"
@@ -48,6 +49,7 @@ std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std:
 }
 
 void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
+  MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
   ++nodes_[node].members;
   nodes_[node].expects_fresh_worker = false;
@@ -58,6 +60,8 @@ void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bo
 }
 
 void TaskEngine::prepare(Member& member) {
+  MINIRAY_CHECK(member.state == Member::State::preparing && member.preparing_call == 0, member.state,
+                member.preparing_call);
   if (!options_.initializer) {
     member.state = Member::State::ready;
     return;
@@ -74,6 +78,7 @@ void TaskEngine::prepare(Member& member) {
 
 void TaskEngine::prepared(Member& member, const Message& reply) {
   member.preparing_call = 0;
+  if (member.state == Member::State::ending) return;  // and is not made ready again
   const CallReply said = parse_reply(reply);
   if (said.verb == ReplyVerb::unknown) {
     Task task = *options_.initializer;
@@ -94,6 +99,15 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
   member.state = Member::State::ready;
 }
 
+void TaskEngine::finish(TaskOutcome&& outcome) {
+  MINIRAY_CHECK(outcome.task.number > 0, outcome.kind);
+  MINIRAY_CHECK(outcome.certificate.has_value() == (outcome.kind == TaskOutcome::Kind::died), outcome.kind,
+                outcome.task.number);
+  MINIRAY_CHECK(outcome.kind != TaskOutcome::Kind::reply || outcome.reply.head.number == outcome.task.number,
+                outcome.reply.head.number, outcome.task.number);
+  outcomes_.push_back(std::move(outcome));
+}
+
 void TaskEngine::break_down(const std::string& why) {
   if (!broken_) event("pool_broken", nullptr, why);
   broken_ = why;
@@ -104,6 +118,7 @@ void TaskEngine::break_down(const std::string& why) {
 }
 
 void TaskEngine::give_up_node(std::size_t node, const std::string& why) {
+  MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   if (nodes_[node].members > 0) return;
   nodes_[node].given_up =
       "no worker is left on " + nodes_[node].name + ", and none takes the place of the last one: " + why;
@@ -124,6 +139,7 @@ std::string TaskEngine::obstacle_to(const Demand& demand) const {
 }
 
 void TaskEngine::submit(Task task) {
+  MINIRAY_CHECK(task.number > 0 && task.terms, task.number);
   if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
   watches_times_ = watches_times_ || task.terms->timeout_s.has_value();
   queue_.add(std::move(task));
@@ -137,6 +153,13 @@ void TaskEngine::put_back(Task task) {
   queue_.put_back(std::move(task));
 }
 
+// Until the function is defined.
+void TaskEngine::park(Task task, std::int64_t function) {
+  MINIRAY_CHECK(function > 0, function, task.number);
+  if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
+  parked_[function].push_back(std::move(task));
+}
+
 void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
   if (std::optional<Task> task = queue_.remove(number))
     return finish({TaskOutcome::Kind::cancelled, std::move(*task), {}, {}, {}, {}});
@@ -145,6 +168,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) 
     if (found == tasks.end()) continue;
     finish({TaskOutcome::Kind::cancelled, std::move(*found), {}, {}, {}, {}});
     tasks.erase(found);
+    if (tasks.empty()) parked_.erase(function);
     return;
   }
   const auto holder = std::ranges::find_if(members_, [&](const Member& member) { return member.has(number); });
@@ -221,6 +245,7 @@ void TaskEngine::end_member(Member& member, const std::string& why, Closing how)
 
 void TaskEngine::release(Member& member) {
   if (!member.holds) return;
+  MINIRAY_CHECK(member.node() < nodes_.size(), member.node(), nodes_.size());
   nodes_[member.node()].resources.give_back(*member.holds, member.held_gpus);
   member.holds.reset();
   member.held_gpus.clear();
@@ -261,8 +286,7 @@ void TaskEngine::heard(Member& member, Message reply) {
   if (verb == ReplyVerb::dropped) return put_back(std::move(*task));
   if (std::int64_t waits_for = 0; verb == ReplyVerb::unknown && ask_for_missing(member, *task, said, waits_for)) {
     if (waits_for == 0) return put_back(std::move(*task));
-    parked_[waits_for].push_back(std::move(*task));
-    return;
+    return park(std::move(*task), waits_for);
   }
   queue_.line_of(task->terms->demand).measured(reply.head.time_ns);
   finish({TaskOutcome::Kind::reply, std::move(*task), std::move(reply), member.worker().name(), {}, {}});
@@ -313,6 +337,7 @@ void TaskEngine::lose(Members::iterator member, const DeathCertificate& certific
   }
   std::shared_ptr<Worker> gone = member->let_go();
   const std::size_t node = member->node();
+  MINIRAY_CHECK(gone && nodes_[node].members > 0, node, nodes_[node].members);
   --nodes_[node].members;
   members_.erase(member);
   members_changed_ = true;
@@ -380,7 +405,8 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
 }
 
 void TaskEngine::watch(Channel* waker) {
-  if (std::exchange(members_changed_, false)) {
+  const bool another_waker = std::exchange(waker_, waker) != waker;
+  if (std::exchange(members_changed_, false) || another_waker) {
     channels_.clear();
     by_channel_.clear();
     linked_nodes_.clear();
@@ -395,6 +421,10 @@ void TaskEngine::watch(Channel* waker) {
     }
     if (waker != nullptr) channels_.push_back(waker);
   }
+  // Positions in what is ready are positions in these three, one after the other.
+  MINIRAY_CHECK(channels_.size() == by_channel_.size() + linked_nodes_.size() + (waker != nullptr ? 1 : 0),
+                channels_.size(), by_channel_.size(), linked_nodes_.size());
+  MINIRAY_CHECK(waker == nullptr || channels_.back() == waker, channels_.size());
   wait_set_.watch(channels_);
 }
 
@@ -436,7 +466,11 @@ void TaskEngine::turn(double timeout_s, Channel* waker) {
 
 std::vector<std::shared_ptr<Worker>> TaskEngine::dismiss() {
   std::vector<std::shared_ptr<Worker>> all;
-  for (Member& member : members_) all.push_back(member.let_go());
+  for (Member& member : members_) {
+    release(member);
+    --nodes_[member.node()].members;
+    all.push_back(member.let_go());
+  }
   members_.clear();
   members_changed_ = true;
   for (const std::shared_ptr<Worker>& worker : all) worker->end();

@@ -83,6 +83,8 @@ class TaskEngine {
     std::size_t tasks;
   };
   [[nodiscard]] std::vector<WorkerStatus> workers() const;
+  /// For tests. Walks all that the engine keeps, and aborts if parts of it contradict each other, which is our bug.
+  void check_invariants() const;
 
  private:
   struct Node {
@@ -108,10 +110,11 @@ class TaskEngine {
   void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
   void put_back(Task task);
+  void park(Task task, std::int64_t function);
   /// The number of something that it needs, and whose value a worker has asked for; 0 if it need not wait.
   [[nodiscard]] static std::int64_t awaited_by(const Task& task);
   void end_member(Member& member, const std::string& why, Closing how = Closing::kill);
-  void finish(TaskOutcome outcome) { outcomes_.push_back(std::move(outcome)); }
+  void finish(TaskOutcome&& outcome);
   void event(std::string kind, const Member* member, std::string text, std::int64_t task = 0);
 
   void dispatch();
@@ -128,6 +131,9 @@ class TaskEngine {
   void check_times();
   void check_running(Member& member, std::int64_t now_ns);
   [[nodiscard]] double seconds_to_next_check(double at_most) const;
+  void check_members() const;
+  void check_tasks() const;
+  void check_watched() const;
 
   Options options_;
   std::vector<Node> nodes_;
@@ -140,6 +146,7 @@ class TaskEngine {
   bool watches_times_ = false;  // some task has a time-out
   WaitSet wait_set_;
   std::vector<Channel*> channels_;  // the waker's last, if there is one
+  const Channel* waker_ = nullptr;  // of the last turn
   std::vector<Members::iterator> by_channel_;
   std::vector<std::size_t> linked_nodes_;
   bool members_changed_ = true;

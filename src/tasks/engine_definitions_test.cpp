@@ -149,4 +149,17 @@ TEST_CASE("a worker that never has enough does not keep a task for ever") {
   CHECK(parse_reply(scene.outcome(1).reply).verb == ReplyVerb::unknown);
 }
 
+TEST_CASE("a task whose function is asked for after the pool has broken down is not kept waiting for it") {
+  Scene scene;
+  scene.add_node(1);
+  const auto worker = scene.add_worker(serve_what_was_defined);
+  worker->kill(SIGSTOP);
+  scene.engine.submit(task_of(1, function(1, false)));
+  scene.turn();
+  scene.engine.break_down("nobody is left");
+  worker->kill(SIGCONT);
+  CHECK(scene.outcome(1).kind == Kind::broken);
+  CHECK(scene.outcome(1).text == "nobody is left");
+}
+
 }  // namespace miniray

@@ -1,6 +1,7 @@
 // The engine's part that gives tasks to workers: which task, to whom, and with what.
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "calls/call_format.hpp"
 #include "miniray/error.hpp"
@@ -70,6 +71,7 @@ Member* TaskEngine::idle_member(const TaskLine& line) {
 bool TaskEngine::place(TaskLine& line) {
   Member* const member = idle_member(line);
   if (member == nullptr) return false;
+  MINIRAY_CHECK(member->idle() && !member->holds, member->state, member->task_count());
   member->holds = line.demand;
   member->held_gpus = nodes_[member->node()].resources.take(line.demand);
   if (!show_gpus(*member)) {
@@ -101,12 +103,14 @@ bool TaskEngine::place_behind(TaskLine& line) {
 }
 
 void TaskEngine::set_link(std::size_t node, Channel link) {
+  MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   nodes_[node].link = std::make_unique<Channel>(std::move(link));
   members_changed_ = true;
 }
 
 // To all workers of the node that do not have it yet, by way of their server.
 void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
+  MINIRAY_CHECK(nodes_[node].link, node);
   // The cluster's own broadcasts count from 1 over links of their own.
   constexpr std::uint64_t first_number = std::uint64_t{1} << 40;
   const std::uint64_t number = first_number + ++last_supply_;
@@ -138,7 +142,7 @@ void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
 
 bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
   if (const std::int64_t awaited = awaited_by(task); awaited != 0) {
-    parked_[awaited].push_back(std::move(task));
+    park(std::move(task), awaited);
     return false;
   }
   try {

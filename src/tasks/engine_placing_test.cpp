@@ -191,4 +191,18 @@ TEST_CASE("what is taken back after the pool broke down has an outcome") {
   CHECK(scene.outcome(runs).kind == Kind::reply);
 }
 
+TEST_CASE("a worker that has to end while it prepares gets no tasks, whatever comes of its initializer") {
+  const TestFolder folder;
+  Scene scene(Scene::task(-1, {}, "test_wait", {folder.file("begun"), folder.file("go")}));
+  scene.add_node(1);
+  const auto worker = scene.add_worker();
+  scene.turn_until([&] { return folder.has("begun"); });
+  scene.engine.cancel_all();
+  folder.touch("go");
+  scene.turn_until([&] { return worker->channel().arrived() > 0; });
+  scene.turn();
+  REQUIRE(scene.engine.workers().size() == 1);
+  CHECK(scene.engine.workers()[0].state == "ending");
+}
+
 }  // namespace miniray

@@ -56,6 +56,61 @@ inline WorkFunction serve_only(int count) {
   };
 }
 
+/// An engine that looks whether it contradicts itself, after each step.
+class CheckedEngine : public TaskEngine {
+ public:
+  using TaskEngine::TaskEngine;
+  ~CheckedEngine() { check_invariants(); }
+  CheckedEngine(const CheckedEngine&) = delete;
+  CheckedEngine& operator=(const CheckedEngine&) = delete;
+
+  std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {}) {
+    const std::size_t node = TaskEngine::add_node(std::move(name), std::move(resources), std::move(gpu_names));
+    check_invariants();
+    return node;
+  }
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
+    step([&] { TaskEngine::add_worker(node, std::move(worker), shares_clock); });
+  }
+  void set_link(std::size_t node, Channel link) {
+    step([&] { TaskEngine::set_link(node, std::move(link)); });
+  }
+  void break_down(const std::string& why) {
+    step([&] { TaskEngine::break_down(why); });
+  }
+  void give_up_node(std::size_t node, const std::string& why) {
+    step([&] { TaskEngine::give_up_node(node, why); });
+  }
+  void submit(Task task) {
+    step([&] { TaskEngine::submit(std::move(task)); });
+  }
+  void submit_again(Task task) {
+    step([&] { TaskEngine::submit_again(std::move(task)); });
+  }
+  void cancel(std::int64_t number, bool even_if_it_runs = true, Closing how = Closing::kill) {
+    step([&] { TaskEngine::cancel(number, even_if_it_runs, how); });
+  }
+  void cancel_waiting() {
+    step([&] { TaskEngine::cancel_waiting(); });
+  }
+  void cancel_all() {
+    step([&] { TaskEngine::cancel_all(); });
+  }
+  void defined(const TaskFunction& function) {
+    step([&] { TaskEngine::defined(function); });
+  }
+  void turn(double timeout_s, Channel* waker = nullptr) {
+    step([&] { TaskEngine::turn(timeout_s, waker); });
+  }
+
+ private:
+  template <class Step>
+  void step(Step taken) {
+    taken();
+    check_invariants();
+  }
+};
+
 /// An engine, what it told, and what became of its tasks.
 class Scene {
  public:
@@ -130,7 +185,7 @@ class Scene {
   std::vector<std::int64_t> order;      // of the outcomes
   std::vector<std::int64_t> asked_for;  // functions that a worker does not have
   std::function<void(std::size_t node)> on_vacancy = [this](std::size_t node) { add_worker(serve_as_if_quick, node); };
-  TaskEngine engine;
+  CheckedEngine engine;
 
  private:
   TaskEngine::Options options(std::optional<Task> initializer) {

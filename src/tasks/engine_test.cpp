@@ -309,4 +309,17 @@ TEST_CASE("a task that runs for too long ends with its worker, and says what it 
   CHECK(scene.outcome(scene.submit({.timeout_s = 1000.0}, "test_square", {3})).kind == Kind::reply);
 }
 
+TEST_CASE("each turn has the waker that it is given, or none") {
+  Scene scene;
+  scene.add_node(1);
+  scene.add_worker();
+  auto [waker, wakes] = Channel::pair();
+  scene.engine.turn(0, &waker);
+  wakes.send(1);
+  scene.engine.turn(0);  // does not look at it
+  CHECK(waker.ready());
+  scene.engine.turn(10, &waker);
+  CHECK_FALSE(waker.ready());
+}
+
 }  // namespace miniray

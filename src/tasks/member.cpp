@@ -43,15 +43,14 @@ void Member::introduce(const Task& task) {
     task.for_each_need([&](const TaskFunction& need) {
       if (!need.slot.empty()) tell(need);
     });
-  if (!is_new) return;
+  if (!is_new || !known_.contains(task.function->number)) return;
   known_order_.push_back(task.function->number);
-  if (known_order_.size() <= functions_known_max) return;
-  drop(known_order_.front());
-  known_order_.pop_front();
+  if (known_order_.size() > functions_known_max) drop(known_order_.front());
 }
 
 void Member::drop(std::int64_t function) {
   known_.erase(function);
+  std::erase(known_order_, function);  // else it would be dropped once more, when it is known again
   (void)worker_->send_some(call_message(CallVerb::forget, Value(function)));
 }
 
@@ -63,13 +62,16 @@ void Member::make_room(std::uint64_t bytes) {
     forget.kind = Message::Kind::forget;
     forget.head.number = static_cast<std::int64_t>(oldest);
     (void)worker_->send_some(forget);
-    kept_bytes_ -= kept_[oldest];
-    kept_.erase(oldest);
+    const auto found = kept_.find(oldest);
+    MINIRAY_CHECK(found != kept_.end() && kept_bytes_ >= found->second, oldest, kept_bytes_);
+    kept_bytes_ -= found->second;
+    kept_.erase(found);
     kept_order_.pop_front();
   }
 }
 
 void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
+  MINIRAY_CHECK(!keeps(large.number), large.number);
   make_room(large.buffer.size);
   Message keep;
   keep.kind = Message::Kind::keep;
@@ -83,6 +85,9 @@ void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
 }
 
 void Member::give(Task& task, std::int64_t lease_ns) {
+  MINIRAY_CHECK(state == State::ready && holds == task.terms->demand, state, task.number);
+  MINIRAY_CHECK(tasks_.size() <= limits::tasks_ahead_max, tasks_.size());
+  MINIRAY_CHECK(tasks_.empty() == (lease_ns == 0), tasks_.size(), lease_ns);
   introduce(task);
   for (const std::shared_ptr<const LargeBuffer>& large : task.large)
     if (!keeps(large->number)) send_keep(*large, 0);
@@ -147,6 +152,42 @@ bool Member::was_taken_back(std::int64_t number) {
   return true;
 }
 
-std::deque<Task> Member::take_all() { return std::exchange(tasks_, {}); }
+std::deque<Task> Member::take_all() {
+  holds_up_ = false;
+  return std::exchange(tasks_, {});
+}
+
+void Member::check_invariants() const {
+  // States: one that prepares has no task yet, and only one that ends was told to.
+  MINIRAY_CHECK(worker_ != nullptr, node_);
+  MINIRAY_CHECK(state != State::preparing || tasks_.empty(), tasks_.size());
+  MINIRAY_CHECK(state != State::ready || preparing_call == 0, preparing_call);
+  MINIRAY_CHECK(state == State::ending || (condemned == 0 && ending_since_ns == 0 && kill_at_ns == 0), state, condemned,
+                ending_since_ns, kill_at_ns);
+
+  // Tasks: it holds resources while it has some, and all ask for the same.
+  MINIRAY_CHECK(holds.has_value() == !tasks_.empty(), holds.has_value(), tasks_.size());
+  MINIRAY_CHECK(holds.has_value() || held_gpus.empty(), held_gpus.size());
+  MINIRAY_CHECK(tasks_.size() <= 1 + limits::tasks_ahead_max, tasks_.size());
+  for (const Task& task : tasks_) {
+    MINIRAY_CHECK(task.terms && task.terms->demand == *holds, task.number);
+    MINIRAY_CHECK(std::ranges::count(tasks_, task.number, &Task::number) == 1, task.number);
+  }
+  MINIRAY_CHECK(!holds_up_ || !tasks_.empty(), node_);
+  MINIRAY_CHECK(tasks_.empty() || running_since_ns_ > 0, running_since_ns_);
+  MINIRAY_CHECK(tasks_.size() < 2 || lease_end_ns_ > 0, lease_end_ns_);
+
+  // Functions that it knows, and buffers that it keeps, each in the order in which it heard of them.
+  MINIRAY_CHECK(known_order_.size() <= functions_known_max, known_order_.size());
+  MINIRAY_CHECK(std::set(known_order_.begin(), known_order_.end()).size() == known_order_.size(), known_order_.size());
+  for (const std::int64_t function : known_order_) MINIRAY_CHECK(known_.contains(function), function);
+  MINIRAY_CHECK(kept_order_.size() == kept_.size(), kept_order_.size(), kept_.size());
+  std::uint64_t kept_bytes = 0;
+  for (const std::uint64_t number : kept_order_) {
+    MINIRAY_CHECK(kept_.contains(number), number);
+    kept_bytes += kept_.at(number);
+  }
+  MINIRAY_CHECK(kept_bytes == kept_bytes_ && kept_bytes <= limits::kept_bytes_max, kept_bytes, kept_bytes_);
+}
 
 }  // namespace miniray

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.hpp"
 #include "miniray/worker.hpp"
 #include "tasks/task.hpp"
 
@@ -21,6 +22,7 @@ class Member {
 
   Member(std::shared_ptr<Worker> worker, std::size_t node, bool shares_clock)
       : node_(node), shares_clock_(shares_clock), worker_(std::move(worker)) {
+    MINIRAY_CHECK(worker_, node);
     worker_->channel().look_for(Lane::any);
   }
 
@@ -54,11 +56,17 @@ class Member {
 
   [[nodiscard]] bool idle() const { return state == State::ready && tasks_.empty(); }
   [[nodiscard]] std::size_t task_count() const { return tasks_.size(); }
-  [[nodiscard]] const Task& running() const { return tasks_.front(); }
+  [[nodiscard]] const Task& running() const {
+    MINIRAY_CHECK(!tasks_.empty(), node_);
+    return tasks_.front();
+  }
+  [[nodiscard]] const std::deque<Task>& tasks() const { return tasks_; }
   /// The one that runs has kept others waiting for longer than their lease.
   [[nodiscard]] bool holds_up() const { return holds_up_; }
   [[nodiscard]] std::int64_t running_since_ns() const { return running_since_ns_; }
   [[nodiscard]] bool has(std::int64_t number) const;
+  /// What it has, holds, knows and keeps agrees with its state.
+  void check_invariants() const;
 
   State state = State::preparing;
   std::int64_t preparing_call = 0;     ///< whose reply it waits for before it is ready

@@ -4,16 +4,23 @@
 #include <cmath>
 #include <sstream>
 
+#include "base/check.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr double rounding = 1e-9;  // shares such as 0.1 do not add up exactly
+constexpr double rounding = 1e-9;   // shares such as 0.1 do not add up exactly
+constexpr double drift_max = 1e-6;  // of many of them: more than that is a mistake in counting
 
 double amount_of(const Amounts& amounts, const std::string& name) {
   const auto found = amounts.find(name);
   return found == amounts.end() ? 0 : found->second;
+}
+
+// How many GPUs a demand has something of.
+std::size_t gpu_count(const Demand& demand) {
+  return demand.gpus > 0 ? static_cast<std::size_t>(std::ceil(demand.gpus)) : 0;
 }
 
 std::string number(double value) {
@@ -93,16 +100,52 @@ std::vector<std::size_t> NodeResources::gpus_for(const Demand& demand) const {
 
 std::vector<std::size_t> NodeResources::take(const Demand& demand) {
   std::vector<std::size_t> gpus = gpus_for(demand);
+  MINIRAY_CHECK(gpus.size() == gpu_count(demand), gpus.size(), demand.gpus);
+  ++holders_;
   free_cpus_ -= demand.cpus;
+  MINIRAY_CHECK(free_cpus_ >= -drift_max, free_cpus_, demand.cpus);
   for (const std::size_t gpu : gpus) free_gpus_[gpu] -= std::min(1.0, demand.gpus);
-  for (const auto& [name, amount] : demand.custom) free_custom_[name] -= amount;
+  for (const auto& [name, amount] : demand.custom) {
+    double& free = free_custom_[name];
+    free -= amount;
+    MINIRAY_CHECK(free >= -drift_max, name, free, amount);
+  }
   return gpus;
 }
 
 void NodeResources::give_back(const Demand& demand, const std::vector<std::size_t>& gpus) {
+  MINIRAY_CHECK(holders_ > 0 && gpus.size() == gpu_count(demand), holders_, gpus.size(), demand.gpus);
   free_cpus_ += demand.cpus;
-  for (const std::size_t gpu : gpus) free_gpus_[gpu] += std::min(1.0, demand.gpus);
+  MINIRAY_CHECK(free_cpus_ <= cpus_ + drift_max, free_cpus_, cpus_);
+  for (const std::size_t gpu : gpus) {
+    free_gpus_.at(gpu) += std::min(1.0, demand.gpus);
+    MINIRAY_CHECK(free_gpus_[gpu] <= 1 + drift_max, gpu, free_gpus_[gpu]);
+  }
   for (const auto& [name, amount] : demand.custom) free_custom_[name] += amount;
+  if (--holders_ > 0) return;
+  // Sums of shares are not exact. Where nobody has anything, all is free, and the errors do not add up for ever.
+  free_cpus_ = cpus_;
+  std::ranges::fill(free_gpus_, 1.0);
+  free_custom_ = custom_;
+}
+
+void NodeResources::check_invariants(const std::vector<Held>& held) const {
+  const auto near = [](double one, double other) { return std::abs(one - other) <= drift_max; };
+  double cpus = free_cpus_;
+  std::vector<double> gpus = free_gpus_;
+  Amounts custom = free_custom_;
+  for (const Held& each : held) {
+    cpus += each.demand->cpus;
+    MINIRAY_CHECK(each.gpus->size() == gpu_count(*each.demand), each.gpus->size(), each.demand->gpus);
+    for (const std::size_t gpu : *each.gpus) gpus.at(gpu) += std::min(1.0, each.demand->gpus);
+    for (const auto& [name, amount] : each.demand->custom) custom[name] += amount;
+  }
+  MINIRAY_CHECK(held.size() == holders_, held.size(), holders_);
+  MINIRAY_CHECK(near(cpus, cpus_) && free_cpus_ >= -drift_max, cpus, cpus_, free_cpus_);
+  for (std::size_t gpu = 0; gpu < gpus.size(); ++gpu)
+    MINIRAY_CHECK(near(gpus[gpu], 1) && free_gpus_[gpu] >= -drift_max, gpu, gpus[gpu], free_gpus_[gpu]);
+  for (const auto& [name, amount] : custom)
+    MINIRAY_CHECK(near(amount, amount_of(custom_, name)) && amount_of(free_custom_, name) >= -drift_max, name, amount);
 }
 
 void NodeResources::speak_for(const Demand& demand) {

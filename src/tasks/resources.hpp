@@ -47,12 +47,21 @@ class NodeResources {
   /// From 0, all taken, to 1.
   [[nodiscard]] double free_share() const { return cpus_ > 0 ? free_cpus_ / cpus_ : 0; }
 
+  /// What somebody has of this node.
+  struct Held {
+    const Demand* demand;
+    const std::vector<std::size_t>* gpus;
+  };
+  /// What is free and what is held make up all that there is. `held` is all that was taken and not given back.
+  void check_invariants(const std::vector<Held>& held) const;
+
  private:
   [[nodiscard]] std::optional<std::vector<std::size_t>> choose_gpus(double wanted) const;
 
   double cpus_, free_cpus_;
   std::vector<double> free_gpus_;
   Amounts custom_, free_custom_;
+  std::size_t holders_ = 0;
   bool spoken_for_ = false;
   double spoken_cpus_ = 0, spoken_gpus_ = 0;
   Amounts spoken_custom_;

@@ -85,4 +85,17 @@ TEST_CASE("a demand that cannot be right is refused") {
   check(Demand{.cpus = 0, .gpus = 2});
 }
 
+TEST_CASE("where nobody has anything all is free, to the last digit") {
+  NodeResources node(1, 1, {{"licence", 1}});
+  const Demand more{.cpus = 0.3, .gpus = 0.3, .custom = {{"licence", 0.3}}};
+  const Demand less{.cpus = 0.1, .gpus = 0.1, .custom = {{"licence", 0.1}}};
+  const std::vector<std::size_t> gpus_of_more = node.take(more), gpus_of_less = node.take(less);
+  node.check_invariants({{&more, &gpus_of_more}, {&less, &gpus_of_less}});
+  node.give_back(more, gpus_of_more);
+  node.check_invariants({{&less, &gpus_of_less}});
+  node.give_back(less, gpus_of_less);
+  node.check_invariants({});
+  CHECK(node.free_share() == 1.0);
+}
+
 }  // namespace miniray

@@ -50,6 +50,10 @@ class TaskQueue {
   [[nodiscard]] TaskLine& line_of(const Demand& demand);
   /// How long such a task takes, by the last few; 0: not known.
   [[nodiscard]] double mean_ns(const Demand& demand) const;
+  [[nodiscard]] std::vector<std::int64_t> numbers() const;
+
+  /// Every task is in the line of its demand, in the order of the numbers, and all are counted.
+  void check_invariants() const;
 
  private:
   std::map<Demand, std::unique_ptr<TaskLine>> lines_;

@@ -113,6 +113,7 @@ void FrameReader::commit(std::size_t bytes) {
   if (direct_) {
     filled_ += bytes;
     received_ += bytes;
+    MINIRAY_CHECK(filled_ <= (state_ == State::body ? frame_.body.size() : frame_.buffers[buffer_].size), filled_);
   } else {
     staged_end_ += bytes;
     MINIRAY_CHECK(staged_end_ <= limits::staging_bytes, staged_end_);
@@ -208,11 +209,29 @@ bool FrameReader::read_buffers() {
     Buffer& buffer = frame_.buffers[buffer_];
     if (entry.place != BufferEntry::in_stream) continue;
     if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);
+    MINIRAY_CHECK(filled_ <= entry.bytes && buffer.size == entry.bytes, filled_, entry.bytes, buffer.size);
     filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
     if (filled_ < entry.bytes) return false;
   }
   finish();
   return true;
+}
+
+void FrameReader::check_invariants() const {
+  MINIRAY_CHECK(staged_begin_ <= staged_end_ && staged_end_ <= limits::staging_bytes, staged_begin_, staged_end_);
+  MINIRAY_CHECK(frame_.entries.size() <= frame_.head.buffer_count, frame_.entries.size(), frame_.head.buffer_count);
+  MINIRAY_CHECK(state_ != State::held || announced_ > hold_above_, announced_, hold_above_);
+  if (state_ == State::body)
+    MINIRAY_CHECK(filled_ <= frame_.head.body_bytes && filled_ <= frame_.body.size() &&
+                      frame_.entries.size() == frame_.head.buffer_count,
+                  filled_, frame_.head.body_bytes, frame_.body.size());
+  if (state_ == State::buffers)
+    MINIRAY_CHECK(buffer_ < frame_.buffers.size() && filled_ < frame_.entries[buffer_].bytes &&
+                      frame_.body.size() == frame_.head.body_bytes,
+                  buffer_, frame_.buffers.size(), filled_, frame_.body.size());
+  for (const Frame& frame : finished_)
+    MINIRAY_CHECK(frame.body.size() == frame.head.body_bytes && frame.buffers.size() == frame.entries.size(),
+                  frame.body.size(), frame.head.body_bytes, frame.buffers.size(), frame.entries.size());
 }
 
 void FrameReader::finish() {

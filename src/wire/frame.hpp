@@ -87,6 +87,8 @@ class FrameReader {
   [[nodiscard]] std::uint64_t pending_bytes() const { return (state_ == State::head ? 0 : received_) + staged(); }
   /// How large the frame that has begun says it is; 0 if not known yet.
   [[nodiscard]] std::uint64_t announced_bytes() const { return state_ == State::head ? 0 : announced_; }
+  /// What has come of the frame that has begun agrees with its head, and with how far it has been read.
+  void check_invariants() const;
 
  private:
   enum class State : std::uint8_t { head, call_head, table, held, body, buffers };

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "base/check.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
@@ -26,6 +27,7 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
                            Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
                            SupplyStore& supplies, std::uint64_t descriptor_limit)
     : number_(number), label_(request.label), options_(options), loop_(loop), supplies_(supplies) {
+  MINIRAY_CHECK(number > 0 && connections.data.valid(), number, connections.data.get());
   auto [supply_here, supply_there] = system::socket_pair();
   supply_ = std::move(supply_here);
   const Fd output_there = options.on_output ? open_printed(output_, options.on_output) : Fd();
@@ -39,6 +41,7 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
   if (errors_there.valid()) keep.push_back(errors);
   process_ = LocalProcess::fork(
       options.fork, keep, [&] { return run_in_child(request, work, data, supply, output, errors, descriptor_limit); });
+  MINIRAY_CHECK(process_->pid() > 0 && connections.data.valid(), process_->pid());
   data_ = std::move(connections.data);
   if (label_.empty()) label_ = std::to_string(process_->pid());
   exit_ = loop.watch(process_->fileno(), [this] { process_ended(); });
@@ -96,6 +99,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
 }
 
 void HostedWorker::control_ready() {
+  MINIRAY_CHECK(control_, number_);
   try {
     while (const std::optional<Message> message = control_->try_receive()) {
       const Value order = decode(*message);
@@ -120,6 +124,7 @@ void HostedWorker::forget_control() {
 }
 
 void HostedWorker::dismiss(const std::string& why) {
+  MINIRAY_CHECK(data_.valid() && exit_.active() == !ended_, number_, ended_);
   hangup_.reset();
   if (ended_) {  // nobody is left to take its last words
     draining_.reset();
@@ -132,6 +137,10 @@ void HostedWorker::dismiss(const std::string& why) {
 }
 
 bool HostedWorker::tick() {
+  // While its process runs, its end is waited for; afterwards, what it said last is delivered for so long at most.
+  MINIRAY_CHECK(exit_.active() == !ended_, number_, ended_);
+  MINIRAY_CHECK(ended_ || (!drain_until_ && !draining_.active()), number_);
+  MINIRAY_CHECK(control_watch_.active() == control_.has_value(), number_, control_.has_value());
   if (kill_at_ && !ended_ && kill_at_->passed()) {
     kill();
     kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
@@ -160,6 +169,7 @@ Fd HostedWorker::open_printed(Printed& printed,
 }
 
 void HostedWorker::output_ready(Printed& printed) {
+  MINIRAY_CHECK(printed.pipe.valid() && printed.taker != nullptr && !ended_, number_, ended_);
   if (!read_output(printed)) return;
   std::string& text = printed.unfinished_line;
   const std::size_t last = text.rfind('\n');
@@ -173,6 +183,7 @@ void HostedWorker::output_ready(Printed& printed) {
   if (complete == 0) return;
   const bool more = (*printed.taker)(label_, std::string_view(text).substr(0, complete));
   text.erase(0, complete);
+  MINIRAY_CHECK(text.size() <= line_bytes_max, number_, text.size());
   if (!more) printed.watch.reset();
 }
 
@@ -190,6 +201,7 @@ bool HostedWorker::read_output(Printed& printed) {
 
 // What is in the pipe, and no more: a process that left the group may go on printing.
 void HostedWorker::take_last_output(Printed& printed) {
+  MINIRAY_CHECK(ended_, number_);
   if (!printed.pipe.valid()) return;
   printed.watch.reset();
   for (int reads = 0; reads < last_reads_max && read_output(printed); ++reads) {
@@ -206,6 +218,7 @@ void HostedWorker::resume_output() {
 }
 
 void HostedWorker::process_ended() {
+  MINIRAY_CHECK(!ended_ && !draining_.active(), number_, ended_);  // it ends once
   exit_.reset();
   DeathCertificate ending = process_->ending();  // kills what is left of its group, so its pipe has an end
   ended_ = true;
@@ -231,6 +244,7 @@ void HostedWorker::process_ended() {
 }
 
 void HostedWorker::drain() {
+  MINIRAY_CHECK(ended_ && data_.valid(), number_, ended_);
   std::array<std::byte, output_read_bytes> room;
   try {
     const system::Transfer transfer = system::receive(data_.get(), room, system::Block::no, nullptr);

@@ -2,8 +2,10 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/crash.hpp"
 #include "base/fork_safety.hpp"
@@ -18,7 +20,8 @@ constexpr int stack_look_ms = 10;
 
 // Without the answer to a question for its stack that came too late.
 std::string crash_part(const std::string& text) {
-  const std::size_t at = std::min(text.find("Fatal Python error"), text.find("C++ stack at SIG"));
+  const std::size_t at = std::min(
+      {text.find("Fatal Python error"), text.find("C++ stack at SIG"), text.find("miniray: a bug in MiniRay")});
   return at == std::string::npos ? "" : text.substr(at);
 }
 
@@ -93,6 +96,7 @@ bool LocalProcess::signal(int number) {
 }
 
 void LocalProcess::ask_for_stack() {
+  MINIRAY_CHECK(ties_.crash_file.valid(), pid());
   system::clear_memory_file(ties_.crash_file.get());
   (void)process_.signal(stack_signal());
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "wire/utf8.hpp"
@@ -35,6 +36,7 @@ std::string Newcomer::lateness() const {
 Newcomer::Progress Newcomer::advance() {
   std::array<std::byte, 4096> room;
   while (true) {
+    MINIRAY_CHECK(input_.size() < wanted_ && !request_, input_.size(), wanted_);
     const std::size_t wanted = handshake_.done() ? wanted_ - input_.size() : handshake_.wanted();
     system::Transfer transfer{};
     try {

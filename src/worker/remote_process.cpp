@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
@@ -52,6 +53,11 @@ RemoteProcess::RemoteProcess(Fd control, pid_t pid, std::string where, int unrea
       unreachable_ms_(unreachable_ms),
       tunnelled_(system::is_unix_socket(control.get())),
       control_(control_channel(std::move(control), where_, unreachable_ms)) {}
+
+const DeathCertificate& RemoteProcess::ending() {
+  MINIRAY_CHECK(ending_, pid_, where_);
+  return *ending_;
+}
 
 bool RemoteProcess::running() {
   if (!ending_) listen();

@@ -22,7 +22,7 @@ class RemoteProcess : public WorkerProcess {
   bool signal(int number) override;
   [[nodiscard]] bool can_be_killed() const override { return false; }
   std::string stack(const std::function<void()>& on_interrupt) override;
-  const DeathCertificate& ending() override { return *ending_; }
+  const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return unreachable_ms_; }
   void forget() override { control_.close(); }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/check.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
@@ -50,6 +51,7 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
 
 void SupplyStore::hand_over(std::uint64_t number, Worker worker, int socket) {
   const auto found = items_.find(number);
+  MINIRAY_CHECK(found != items_.end() && found->second.wanted_by.contains(worker), number, worker);
   Item& item = found->second;
   const std::array<int, 1> descriptor{item.memory.valid() ? item.memory.get() : -1};
   send_record(socket, {number, item.bytes}, std::span(descriptor).first(item.memory.valid() ? 1 : 0));
@@ -60,6 +62,7 @@ void SupplyStore::hand_over(std::uint64_t number, Worker worker, int socket) {
 void SupplyStore::keep(std::uint64_t number, Item item) {
   const std::set<Worker> workers = item.wanted_by;
   if (workers.empty()) return;
+  MINIRAY_CHECK(item.memory.valid() || item.bytes == 0, number, item.bytes);
   items_[number] = std::move(item);
   for (const Worker worker : workers) {
     const auto found = waiting_.find(worker);
@@ -107,7 +110,10 @@ void SupplyStore::set_expecting(bool expecting) {
 
 void SupplyStore::gone(Worker worker) {
   waiting_.erase(worker);
-  for (auto& [number, item] : items_) item.wanted_by.erase(worker);
+  for (auto& [number, item] : items_) {
+    MINIRAY_CHECK(!item.wanted_by.empty(), number);  // else it would be held for nobody
+    item.wanted_by.erase(worker);
+  }
   std::erase_if(items_, [](const auto& entry) { return entry.second.wanted_by.empty(); });
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/system.hpp"
 #include "worker/close_all.hpp"
@@ -173,6 +174,7 @@ std::string Worker::State::stack() {
 }
 
 DeathCertificate Worker::State::certificate() {
+  MINIRAY_CHECK(!process_->running(), name);  // it is dead
   DeathCertificate made = process_->ending();
   made.worker = name;
   made.last_messages = channel_.recent_messages();

@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 
+#include "base/check.hpp"
 #include "base/event_loop.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
@@ -175,12 +176,14 @@ void WorkerServer::State::accept_some() {
 }
 
 void WorkerServer::State::make_room() {
+  MINIRAY_CHECK(!entering_.empty(), newcomers_max_);
   log("dropped " + entering_.front().newcomer.peer() + ": too many connections say nothing, and it is the oldest");
   entering_.pop_front();
 }
 
 void WorkerServer::State::admit(Fd socket, std::string peer) {
   if (entering_.size() >= newcomers_max_) make_room();
+  MINIRAY_CHECK(socket.valid() && entering_.size() < newcomers_max_, entering_.size(), newcomers_max_);
   entering_.push_back({Newcomer(std::move(socket), std::move(peer), key_), {}});
   const auto entering = std::prev(entering_.end());
   entering->watch = loop_.watch(entering->newcomer.fileno(), [this, entering] { advance(entering); });

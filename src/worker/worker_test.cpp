@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/check.hpp"
 #include "miniray/miniray.hpp"
 #include "tests/echo.hpp"
 
@@ -355,6 +356,19 @@ TEST_CASE("killed at a random moment while messages fly: never a hang, always a 
         WorkerDied);
     killer.join();
   }
+}
+
+TEST_CASE("a bug of ours in a worker is in its death certificate: what should have held, and where") {
+  Worker worker([](Handle& handle) {
+    const int received = static_cast<int>(handle.recv().integer());
+    MINIRAY_CHECK(received == 1, received);
+  });
+  worker.send(2);
+  const DeathCertificate death = death_of([&] { (void)worker.recv(); });
+  CHECK(death.signal == SIGABRT);
+  CHECK(death.stack.starts_with("miniray: a bug in MiniRay "));
+  CHECK(death.stack.find("this must hold: received == 1") != std::string::npos);
+  CHECK(death.stack.find("C++ stack at SIGABRT") != std::string::npos);
 }
 
 }  // namespace miniray

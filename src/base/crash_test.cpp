@@ -1,0 +1,108 @@
+#include "base/crash.hpp"
+
+#include <doctest/doctest.h>
+#include <string.h>
+
+#include <array>
+
+#include "base/system.hpp"
+#include "tests/child_end.hpp"
+
+namespace miniray {
+namespace {
+
+// What a child writes to its crash file, and how it ended.
+struct Crash {
+  ChildEnd end;
+  std::string written;
+};
+
+template <class Function>
+Crash crash_of(Function function) {
+  const Fd file = system::memory_file("miniray-test");
+  const std::array<int, 1> keep{file.get()};
+  const KeepAcrossFork kept(keep);
+  Crash crash;
+  crash.end = end_of_child([&] {
+    write_crash_stacks_to(keep[0]);
+    return function();
+  });
+  crash.written = system::read_memory_file(file.get(), 1 << 20);
+  return crash;
+}
+
+// Deep enough for any stack. The addresses keep it from being made a loop.
+int sink_through_the_stack(volatile char* above) {
+  std::array<volatile char, 4096> room;
+  room[0] = *above;
+  return room[0] == 1 ? 0 : sink_through_the_stack(room.data()) + room[1];
+}
+
+}  // namespace
+
+TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    CAPTURE(number);
+    const Crash crash = crash_of([number] { return raise(number); });
+    CHECK(crash.end.signal == number);
+    CHECK(crash.written.find("C++ stack at SIG" + std::string(sigabbrev_np(number)) + ":\n") == 0);
+    CHECK(crash.written.find("(") != std::string::npos);
+  }
+}
+
+TEST_CASE("running out of stack leaves a stack, too") {
+  const Crash crash = crash_of([] {
+    char top = 0;
+    return sink_through_the_stack(&top);
+  });
+  CHECK(crash.end.signal == SIGSEGV);
+  CHECK(crash.written.find("C++ stack at SIGSEGV") == 0);
+}
+
+TEST_CASE("who is asked for its stack writes it and goes on") {
+  const Crash crash = crash_of([] {
+    errno = 42;
+    raise(stack_signal());
+    return errno;
+  });
+  CHECK(crash.end.exit_code == 42);
+  CHECK(crash.written.find("C++ stack:\n") == 0);
+}
+
+TEST_CASE("where stacks go is known to other handlers") {
+  CHECK(crash_descriptor() == -1);
+  CHECK(crash_of([] { return crash_descriptor() >= 0 ? 0 : 1; }).end.exit_code == 0);
+}
+
+TEST_CASE("the state of a process: running, stopped, ended, gone") {
+  CHECK(process_state(getpid()).starts_with("running, after "));
+  const pid_t child = fork();
+  if (child == 0) {
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+  CHECK(process_state(child).starts_with("stopped, after 0."));
+  kill(child, SIGCONT);
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(process_state(child).starts_with("ending"));
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(process_state(child) == "gone");
+}
+
+TEST_CASE("symbols of a stack are made readable, and the rest stays") {
+  CHECK(demangle_stack("program(_ZN7miniray6now_nsEv+0x1d) [0x12]\n") == "program(miniray::now_ns()+0x1d) [0x12]\n");
+  const std::string others = "C++ stack:\nprogram(main+0x1) [0x12]\nprogram() [0x12]\nprogram(_Zzz+0x1) [0x12]\n";
+  CHECK(demangle_stack(others) == others);
+  CHECK(demangle_stack("program(_Zcut") == "program(_Zcut\n");
+  CHECK(demangle_stack("").empty());
+}
+
+TEST_CASE("the kills of the kernel's out-of-memory killer only grow") {
+  const std::uint64_t before = out_of_memory_kills();
+  CHECK(out_of_memory_kills() >= before);
+}
+
+}  // namespace miniray

@@ -1,0 +1,64 @@
+#include "base/fork_safety.hpp"
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+
+#include "base/system.hpp"
+#include "tests/child_end.hpp"
+
+namespace miniray {
+namespace {
+
+using Parallel = void(void (*)(void*), void*, unsigned, unsigned);
+
+// How many threads were there, in a parallel region of GNU OpenMP.
+int run_in_parallel(void* library, unsigned threads) {
+  auto* parallel = reinterpret_cast<Parallel*>(dlsym(library, "GOMP_parallel"));
+  std::atomic<int> were_there = 0;
+  parallel([](void* count) { ++*static_cast<std::atomic<int>*>(count); }, &were_there, threads, 0);
+  return were_there;
+}
+
+}  // namespace
+
+TEST_CASE("without the CUDA driver there is no context, and with it only if it says so") {
+  CHECK_FALSE(cuda_context_is_live());
+  CHECK(end_of_child([] {
+          void* const driver = dlopen(FAKE_CUDA, RTLD_NOW);
+          if (driver == nullptr) return 1;
+          if (cuda_context_is_live()) return 2;  // before cuInit
+          const auto set = reinterpret_cast<void (*)(int, int)>(dlsym(driver, "fake_set"));
+          set(4, -1);
+          if (cuda_context_is_live()) return 3;
+          set(4, 3);  // on the last device
+          return cuda_context_is_live() ? 0 : 4;
+        }).exit_code == 0);
+}
+
+TEST_CASE("without threads of GNU OpenMP there is nothing to do after a fork") {
+  const OpenMpAfterFork openmp;
+  CHECK_FALSE(openmp.needed());
+  openmp.run_in_child();
+}
+
+TEST_CASE("a child of a process with threads of GNU OpenMP runs its parallel regions, on one thread") {
+  const ChildEnd end = end_of_child([] {
+    void* const library = dlopen("libgomp.so.1", RTLD_NOW);
+    if (library == nullptr) return 1;
+    if (OpenMpAfterFork().needed()) return 2;  // it is loaded, and has no threads yet
+    if (run_in_parallel(library, 3) != 3) return 3;
+    const OpenMpAfterFork openmp;
+    if (!openmp.needed()) return 4;
+    const ChildEnd grandchild = end_of_child([&] {
+      openmp.run_in_child();
+      return run_in_parallel(library, 0) == 1 ? 0 : 1;
+    });
+    return grandchild.exit_code == 0 ? 0 : 5;
+  });
+  CHECK(end.exit_code == 0);
+}
+
+}  // namespace miniray

@@ -1,0 +1,113 @@
+#include "base/stream_guard.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/system.hpp"
+#include "miniray/error.hpp"
+#include "tests/child_end.hpp"
+
+namespace miniray {
+namespace {
+
+constexpr int silence_ms_max = 60'000;  // longer than any of these tests
+
+int busy_for_ever() {
+  for (volatile bool forever = true; forever;) {
+  }
+  return 0;
+}
+
+// What a child guards is a socket of its own: its parent's are closed in it.
+std::array<int, 2> sockets() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) _exit(98);
+  return ends;
+}
+
+}  // namespace
+
+TEST_CASE("the end of a guarded stream kills the process, whatever it computes") {
+  const ChildEnd end = end_of_child([] {
+    const std::array<int, 2> ends = sockets();
+    const StreamGuard guard(ends[0], silence_ms_max);
+    close(ends[1]);
+    return busy_for_ever();
+  });
+  CHECK(end.signal == SIGKILL);
+}
+
+TEST_CASE("the end is noticed behind what has not been read, and if it came before the guard") {
+  for (const bool close_first : {true, false}) {
+    CAPTURE(close_first);
+    const ChildEnd end = end_of_child([close_first] {
+      const std::array<int, 2> ends = sockets();
+      (void)system::write_some(ends[1], "unread");
+      if (close_first) close(ends[1]);
+      const StreamGuard guard(ends[0], silence_ms_max);
+      if (!close_first) close(ends[1]);
+      return busy_for_ever();
+    });
+    CHECK(end.signal == SIGKILL);
+  }
+}
+
+TEST_CASE("too long a silence kills the process, and something said from time to time does not") {
+  const ChildEnd silent = end_of_child([] {
+    const std::array<int, 2> ends = sockets();
+    const StreamGuard guard(ends[0], 20);
+    return busy_for_ever();
+  });
+  CHECK(silent.signal == SIGKILL);
+  const ChildEnd heard = end_of_child([] {
+    constexpr int said_ms = 10, silence_ms = 2000;
+    const std::array<int, 2> ends = sockets();
+    const StreamGuard guard(ends[0], silence_ms);
+    for (int ms = 0; ms < silence_ms + silence_ms / 4; ms += said_ms) {
+      (void)system::write_some(ends[1], "x");
+      system::sleep_ns(said_ms * 1'000'000LL);  // a signal may end it early: then what follows takes less
+    }
+    return 0;
+  });
+  CHECK(heard.exit_code == 0);
+}
+
+TEST_CASE("without its guard a stream may end, and another can be guarded") {
+  const ChildEnd end = end_of_child([] {
+    const std::array<int, 2> ends = sockets();
+    {
+      const StreamGuard guard(ends[0], silence_ms_max);
+    }
+    close(ends[1]);
+    const std::array<int, 2> others = sockets();
+    const StreamGuard guard(others[0], silence_ms_max);
+    return 0;
+  });
+  CHECK(end.exit_code == 0);
+}
+
+TEST_CASE("what is no stream cannot be guarded, and a second guard at the same time is our bug") {
+  CHECK(end_of_child([] {
+          try {
+            const StreamGuard guard(12345, silence_ms_max);
+            return 1;
+          } catch (const SystemError&) {
+          }
+          const std::array<int, 2> ends = sockets();  // after which another can be
+          const StreamGuard guard(ends[0], silence_ms_max);
+          return 0;
+        }).exit_code == 0);
+  const ChildEnd twice = end_of_child([] {
+    const std::array<int, 2> ends = sockets();
+    const StreamGuard first(ends[0], silence_ms_max);
+    const StreamGuard second(ends[1], silence_ms_max);
+    return 0;
+  });
+  CHECK(twice.signal == SIGABRT);
+  CHECK(twice.said.find("guarded.descriptor < 0") != std::string::npos);
+}
+
+}  // namespace miniray
