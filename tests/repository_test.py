@@ -13,6 +13,7 @@ LAYERS = [
     "wire",
     "channel",
     "worker",
+    "launch",
     "cluster",
     "collective",
     "calls",

@@ -94,8 +94,10 @@ inline constexpr int failing_ranks_ms = 500;
 // Of a host that is lost, the kernel gives up each connection at its next probe, which come every tenth of
 // unreachable_ms.
 inline constexpr int failing_hosts_ms = 3000;
-// One node calls another on a port: without an answer in this time, a firewall is in the way.
+// One node dials another on a port: without an answer in this time, a firewall is in the way. A node dials this many at
+// a time.
 inline constexpr int dial_timeout_ms = 3000;
+inline constexpr std::size_t dials_max = 128;
 inline constexpr std::size_t checked_ports_max = 64;
 // A process that was asked what it is doing has this long to say.
 inline constexpr int stack_wait_ms = 1000;

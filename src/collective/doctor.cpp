@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "base/check.hpp"
-#include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
 #include "collective/examination.hpp"
+#include "launch/launch_command.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {

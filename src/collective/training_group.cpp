@@ -11,8 +11,8 @@
 #include "base/error_text.hpp"
 #include "base/system.hpp"
 #include "cluster/gather.hpp"
-#include "cluster/progress.hpp"
 #include "collective/meeting_point.hpp"
+#include "launch/progress.hpp"
 
 namespace miniray {
 namespace {

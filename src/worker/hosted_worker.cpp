@@ -8,6 +8,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
 #include "worker/newcomer.hpp"
 #include "worker/remote_process.hpp"

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {
@@ -17,15 +18,6 @@ std::string string_or_empty(const Value& from, const char* key) {
 }
 
 }  // namespace
-
-std::string write_json(const Value& value) { return encode(value, Codec::json).body; }
-
-Value read_json_text(std::string_view text) {
-  Message message;
-  message.codec = Codec::json;
-  message.body = text;
-  return decode(message);
-}
 
 std::string with_length(std::string_view text) {
   const auto bytes = static_cast<std::uint32_t>(text.size());

@@ -14,6 +14,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
 #include "worker/hosted_worker.hpp"
 #include "worker/newcomer.hpp"

@@ -1,4 +1,4 @@
-#include "cluster/attendant_loop.hpp"
+#include "launch/attendant_loop.hpp"
 
 #include <poll.h>
 #include <signal.h>
@@ -10,10 +10,10 @@
 #include <filesystem>
 
 #include "base/system.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/launch_protocol.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/launch_protocol.hpp"
 #include "miniray/error.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {

@@ -1,4 +1,4 @@
-#include "cluster/progress.hpp"
+#include "launch/progress.hpp"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/bring_up.hpp"
+#include "launch/bring_up.hpp"
 
 #include <poll.h>
 

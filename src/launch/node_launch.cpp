@@ -1,11 +1,11 @@
-#include "cluster/node_launch.hpp"
+#include "launch/node_launch.hpp"
 
 #include "channel/authentication.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/launch_protocol.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/launch_protocol.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {

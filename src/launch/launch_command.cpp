@@ -1,8 +1,11 @@
-#include "cluster/launch_command.hpp"
+#include "launch/launch_command.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <filesystem>
 
+#include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/version.hpp"
 
@@ -26,6 +29,26 @@ std::string quote_for_shell(const std::string& word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
+}
+
+ServerProgram ServerProgram::cpp(const std::string& path) {
+  ServerProgram program;
+  program.executable = std::filesystem::absolute(path).string();
+  if (access(program.executable.c_str(), X_OK) != 0)
+    throw UsageError("there is no program " + program.executable + " that could go along to the nodes");
+  program.command = [](const NodeConfig&) { return std::string("exec \"$program\" ") + server_argument; };
+  return program;
+}
+
+ServerProgram ServerProgram::python(const std::string& interpreter) {
+  ServerProgram program;
+  program.command = [interpreter](const NodeConfig& node) {
+    const std::string arguments = " -m miniray.worker_server --stdio";
+    if (!node.python_bin.empty()) return "exec " + quote_for_shell(node.python_bin) + arguments;
+    const std::string here = quote_for_shell(interpreter);
+    return "if [ -x " + here + " ]; then exec " + here + arguments + "; else exec python3" + arguments + "; fi";
+  };
+  return program;
 }
 
 std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command, const Tunnel& tunnel,

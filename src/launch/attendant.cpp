@@ -1,4 +1,4 @@
-#include "cluster/attendant.hpp"
+#include "launch/attendant.hpp"
 
 #include <poll.h>
 #include <signal.h>
@@ -6,8 +6,9 @@
 #include <array>
 
 #include "base/system.hpp"
-#include "cluster/attendant_loop.hpp"
+#include "launch/attendant_loop.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "worker/request.hpp"
 
 namespace miniray {

@@ -12,7 +12,7 @@
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/process.hpp"
-#include "cluster/line_stream.hpp"
+#include "launch/line_stream.hpp"
 #include "miniray/limits.hpp"
 
 namespace miniray {

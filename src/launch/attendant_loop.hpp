@@ -10,8 +10,8 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
-#include "cluster/attendant.hpp"
-#include "cluster/line_stream.hpp"
+#include "launch/attendant.hpp"
+#include "launch/line_stream.hpp"
 
 namespace miniray {
 
