@@ -24,20 +24,54 @@ LAYERS = [
     "cli",
 ]
 
+# The layer of each public header. miniray.hpp includes them all.
+PUBLIC_HEADERS = {
+    "base": ["error", "limits", "version"],
+    "hardware": ["hardware"],
+    "wire": ["array", "value", "message"],
+    "channel": ["channel"],
+    "worker": ["handle", "worker", "remote_worker", "worker_server"],
+    "launch": ["launch"],
+    "cluster": ["cluster"],
+    "collective": ["nccl", "training_group", "doctor"],
+    "calls": ["convert", "registry", "calls"],
+    "supervise": ["event_log", "restart_policy", "supervised_worker", "group_run"],
+    "tasks": ["task_options", "pool"],
+    "cli": ["miniray"],
+}
+LAYER_OF_HEADER = {f"miniray/{name}.hpp": layer for layer, names in PUBLIC_HEADERS.items() for name in names}
+
 
 def tracked(root: Path, *patterns: str) -> list[Path]:
     listed = subprocess.run(["git", "ls-files", *patterns], cwd=root, capture_output=True, text=True, check=True)
     return [root / name for name in listed.stdout.split()]
 
 
+def layer_of(included: str) -> str:
+    """The layer of a header, as an #include names it."""
+    return LAYER_OF_HEADER[included] if included.startswith("miniray/") else included.partition("/")[0]
+
+
+def assert_includes_downwards(file: Path, layer: str) -> None:
+    for included in re.findall(r'#include "([^"]+/[^"]+)"', file.read_text()):
+        # A unit test may use what a user has.
+        if included.startswith("tests/") or (file.name.endswith("_test.cpp") and included.startswith("miniray/")):
+            continue
+        below = LAYERS.index(layer_of(included)) <= LAYERS.index(layer)
+        assert below, f"{file} is of the layer {layer}, and includes {included} of {layer_of(included)}"
+
+
 def test_a_layer_includes_itself_and_those_below(root: Path) -> None:
     for file in tracked(root, "src"):
-        if file.suffix not in (".cpp", ".hpp"):
-            continue
-        layer = LAYERS.index(file.relative_to(root).parts[1])
-        for included in re.findall(r'#include "(\w+)/', file.read_text()):
-            if included in LAYERS:
-                assert LAYERS.index(included) <= layer, f"{file} includes {included}/"
+        if file.suffix in (".cpp", ".hpp"):
+            assert_includes_downwards(file, file.relative_to(root).parts[1])
+
+
+def test_every_public_header_has_a_layer_and_includes_downwards(root: Path) -> None:
+    names = {f"miniray/{file.name.removesuffix('.in')}" for file in tracked(root, "include")}
+    assert names == set(LAYER_OF_HEADER)
+    for file in tracked(root, "include/*.hpp"):
+        assert_includes_downwards(file, LAYER_OF_HEADER[f"miniray/{file.name}"])
 
 
 def test_public_headers_include_no_private_ones(root: Path) -> None:
