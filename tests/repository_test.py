@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import miniray
+
 LAYERS = [
     "base",
     "hardware",
@@ -92,6 +94,19 @@ def test_fork_and_system_calls_stay_where_they_belong(root: Path) -> None:
                 r"(?<![\w.>:])(?:::)?(recvmsg|sendmsg|epoll_\w+|mmap|memfd_create|poll|waitid|wait4)\(", text
             )
             assert not found, f"{file} calls {found and found.group(0)}"
+
+
+def test_limits_are_in_one_header_and_python_reads_them_all(root: Path) -> None:
+    header = (root / "include/miniray/limits.hpp").read_text()
+    names = set(re.findall(r"^inline constexpr [\w:]+ (\w+) =", header, re.MULTILINE)) - {"kib", "mib", "gib"}
+    assert names == set(vars(miniray.limits))
+    # Of the clock and its units, of the kernel, of an array; and one that a map's first chunk has.
+    not_limits = {"century_s", "step_s_max", "entries_max", "first_items_max", "ns_per_ms"}
+    for file in tracked(root, "src/*.[ch]pp", "python/*.[ch]pp"):
+        if file.name.endswith(("_test.cpp", "_fuzz.cpp", "_scene.hpp")):
+            continue
+        for name in re.findall(r"constexpr [\w:]+ (\w+_(?:ms|us|ns|s|days|max|min)) = [\d'.]+(?!\w)", file.read_text()):
+            assert name in not_limits, f"{file}: {name} belongs into limits.hpp"
 
 
 def test_files_are_short_and_say_what_they_are(root: Path) -> None:

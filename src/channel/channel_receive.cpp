@@ -167,8 +167,7 @@ Buffer Channel::State::buffer_at(const BufferEntry& entry) {
 
 bool Channel::State::was_dropped(std::int64_t call) {
   // Short calls are many; one that is taken back within a moment of its beginning may begin all the same.
-  constexpr std::int64_t moment_ns = 50'000;
-  if (const std::int64_t now = now_ns(); now - looked_for_drops_ns_ > moment_ns) {
+  if (const std::int64_t now = now_ns(); now - looked_for_drops_ns_ > limits::dropped_look_ns) {
     looked_for_drops_ns_ = now;
     pump();
   }

@@ -8,9 +8,6 @@
 namespace miniray {
 namespace {
 
-// Copying so much is cheaper than giving the kernel one more piece to gather.
-constexpr std::size_t copied_body_bytes_max = 4 * limits::kib;
-
 // A frame about shared memory has the slot's number for its body.
 void append_slot_frame(std::string& out, Message::Kind kind, std::uint32_t number) {
   FrameHead head;
@@ -203,9 +200,8 @@ void Channel::State::share_ring(Patience patience) {
 
 // A program may have closed its descriptors, this one among them. Who sends through the socket notices.
 bool Channel::State::socket_is_there() {
-  constexpr std::int64_t moment_ns = 20'000;
   const std::int64_t now = now_ns();
-  if (now - socket_seen_ns_ < moment_ns) return true;
+  if (now - socket_seen_ns_ < limits::socket_look_ns) return true;
   socket_seen_ns_ = now;
   try {
     return system::is_unix_socket(socket.get());
@@ -254,7 +250,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   head.body_bytes = message.body.size();
   prefix_ = placement.announcement;
   append_frame_prefix(prefix_, head, message.head, placement.entries);
-  const bool one_piece = message.body.size() <= copied_body_bytes_max;
+  const bool one_piece = message.body.size() <= limits::copied_body_bytes_max;
   if (one_piece) prefix_ += message.body;
   Outgoing outgoing;
   for (const SlotWriter::Shared& slot : placement.shared) outgoing.descriptors.push_back(slot.memory.get());

@@ -102,7 +102,8 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
       labelled_(nodes_.size(), 0) {
   if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
   for (const NodeConfig& node : nodes_) check(node);
-  if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
+  if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
+        options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
     throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
   if (options.output.empty()) return;
   std::error_code error;

@@ -13,8 +13,6 @@
 namespace miniray {
 namespace {
 
-constexpr std::size_t token_bytes_max = 64;
-
 std::string what_happened(int error) {
   return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
 }
@@ -52,7 +50,7 @@ void Dial::advance(bool ready) {
     connected_ = true;
     return;
   }
-  std::array<std::byte, token_bytes_max> room;
+  std::array<std::byte, limits::dial_token_bytes_max> room;
   const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
   const bool moved = transfer.outcome == system::Transfer::Outcome::moved;

@@ -11,7 +11,7 @@
 namespace miniray {
 namespace {
 
-constexpr double slow_lookup_s = 2;
+constexpr double slow_lookup_s = limits::slow_lookup_ms / 1000.0;
 
 std::string host_of(const std::string& ssh_host) {
   const std::size_t at = ssh_host.find('@');

@@ -13,7 +13,7 @@
 namespace miniray {
 namespace {
 
-constexpr double language_timeout_s = 300;  // torch may be on a slow disk
+constexpr double language_timeout_s = limits::language_answer_ms / 1000.0;
 
 class Doctor {
  public:

@@ -10,7 +10,7 @@
 namespace miniray {
 namespace {
 
-constexpr double answer_timeout_s = 60;  // a driver that is slow to wake, a name server that does not answer
+constexpr double answer_timeout_s = limits::probe_answer_ms / 1000.0;
 
 }  // namespace
 

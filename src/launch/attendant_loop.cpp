@@ -16,16 +16,10 @@
 #include "wire/json_text.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr std::size_t print_bytes_max = 4096;  // what a pipe that has room surely takes
-constexpr int heartbeats_per_limit = 4;
-
-}  // namespace
 
 void Printer::write_some() {
   if (waiting_.empty() || (system::poll_one(descriptor_, POLLOUT, 0) & (POLLOUT | POLLERR | POLLHUP)) == 0) return;
-  std::size_t bytes = std::min(waiting_.size(), print_bytes_max);
+  std::size_t bytes = std::min(waiting_.size(), limits::print_bytes_max);
   const std::size_t line_end = waiting_.rfind('\n', bytes - 1);
   if (line_end != std::string::npos) bytes = line_end + 1;
   try {
@@ -40,7 +34,7 @@ void Printer::write_some() {
 AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms)
     : news_(std::move(news)),
       output_folder_(std::move(output_folder)),
-      heartbeat_ms_(unreachable_ms / heartbeats_per_limit),
+      heartbeat_ms_(unreachable_ms / limits::heartbeats),
       out_(STDOUT_FILENO),
       errors_(STDERR_FILENO) {
   nodes_.resize(ends.size());

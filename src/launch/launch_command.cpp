@@ -55,13 +55,13 @@ std::vector<std::string> launch_command(const NodeConfig& node, const std::strin
                                         int unreachable_ms) {
   // Whatever the user's shell is, this is for sh.
   if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
-  const std::string alive_s = std::to_string(std::max(1, unreachable_ms / 4 / 1000));
+  const std::string alive_s = std::to_string(std::max(1, unreachable_ms / limits::heartbeats / 1000));
   std::vector<std::string> command{"ssh", "-T",
                                    "-o",  "BatchMode=yes",
                                    "-o",  "LogLevel=ERROR",
                                    "-o",  "ConnectTimeout=" + std::to_string(limits::ssh_connect_timeout_ms / 1000),
                                    "-o",  "ServerAliveInterval=" + alive_s,
-                                   "-o",  "ServerAliveCountMax=4"};
+                                   "-o",  "ServerAliveCountMax=" + std::to_string(limits::heartbeats)};
   if (!node.ssh_key.empty()) command.insert(command.end(), {"-i", node.ssh_key});
   if (!tunnel.here.empty())
     command.insert(command.end(), {"-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-L",

@@ -24,8 +24,6 @@
 namespace miniray {
 namespace {
 
-constexpr int port_look_ms = 50;
-
 // Where the cluster's ssh reached this machine. One that is on this machine needed none; the variable then tells of how
 // its user came here.
 std::string reached_address(bool local) {
@@ -162,7 +160,7 @@ WorkerServer StdioServer::listen(const WorkerServerOptions& options) {
     } catch (const SystemError& error) {
       if (error.error_number() != EADDRINUSE || deadline.is_never()) throw;
     }
-    (void)system::poll_many({}, port_look_ms);
+    (void)system::poll_many({}, limits::port_look_ms);
   }
 }
 

@@ -45,7 +45,7 @@ void Member::introduce(const Task& task) {
     });
   if (!is_new) return;
   known_order_.push_back(task.function->number);
-  if (known_order_.size() <= functions_known_max) return;
+  if (known_order_.size() <= limits::functions_known_max) return;
   drop(known_order_.front());
   known_order_.pop_front();
 }
@@ -112,7 +112,7 @@ std::optional<Task> Member::take(std::int64_t number) {
 }
 
 bool Member::is_overdue(std::int64_t now) const {
-  const std::int64_t on_its_way_ns = shares_clock_ ? 0 : 1'000'000'000;  // a reply, through a network
+  const std::int64_t on_its_way_ns = shares_clock_ ? 0 : limits::reply_on_its_way_ms * 1'000'000LL;
   return tasks_.size() > 1 && now > lease_end_ns_ + on_its_way_ns;
 }
 

@@ -9,9 +9,6 @@
 namespace miniray {
 namespace {
 
-// A body grows with what has arrived, so that a length alone never takes memory.
-constexpr std::size_t body_growth_bytes = 1 * limits::mib;
-
 void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
   if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
       static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
@@ -85,7 +82,7 @@ std::span<std::byte> FrameReader::direct_room() {
   if (state_ == State::body) {
     const std::uint64_t left = frame_.head.body_bytes - filled_;
     if (left < limits::staging_bytes) return {};
-    frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(body_growth_bytes, filled_)));
+    frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(limits::body_growth_bytes, filled_)));
     return std::as_writable_bytes(std::span(frame_.body)).subspan(filled_);
   }
   if (state_ == State::buffers && buffer_ < frame_.buffers.size()) {

@@ -15,13 +15,6 @@
 #include "worker/work_function.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr std::size_t output_read_bytes = 64 * limits::kib;
-constexpr int last_reads_max = 64;
-constexpr std::size_t line_bytes_max = 64 * limits::kib;  // a longer one is shown in pieces
-
-}  // namespace
 
 HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work,
                            Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
@@ -165,7 +158,7 @@ void HostedWorker::output_ready(Printed& printed) {
   std::string& text = printed.unfinished_line;
   const std::size_t last = text.rfind('\n');
   std::size_t complete = last == std::string::npos ? 0 : last + 1;
-  if (text.size() - complete > line_bytes_max) {
+  if (text.size() - complete > limits::output_line_bytes_max) {
     // A character stays: half of it may be missing, and what is left of the line is then never empty.
     complete = text.size() - 1;
     while ((text[complete] & 0xC0) == 0x80 && complete > text.size() - 4) --complete;
@@ -178,7 +171,7 @@ void HostedWorker::output_ready(Printed& printed) {
 }
 
 bool HostedWorker::read_output(Printed& printed) {
-  std::array<std::byte, output_read_bytes> room;
+  std::array<std::byte, limits::output_read_bytes> room;
   const system::Transfer transfer = system::read_some(printed.pipe.get(), room);
   if (transfer.outcome == system::Transfer::Outcome::closed) printed.watch.reset();
   if (transfer.outcome != system::Transfer::Outcome::moved) return false;
@@ -193,7 +186,7 @@ bool HostedWorker::read_output(Printed& printed) {
 void HostedWorker::take_last_output(Printed& printed) {
   if (!printed.pipe.valid()) return;
   printed.watch.reset();
-  for (int reads = 0; reads < last_reads_max && read_output(printed); ++reads) {
+  for (int reads = 0; reads < limits::output_last_reads_max && read_output(printed); ++reads) {
   }
   std::string& text = printed.unfinished_line;
   if (!text.empty() && !text.ends_with('\n')) text += '\n';
@@ -232,7 +225,7 @@ void HostedWorker::process_ended() {
 }
 
 void HostedWorker::drain() {
-  std::array<std::byte, output_read_bytes> room;
+  std::array<std::byte, limits::output_read_bytes> room;
   try {
     const system::Transfer transfer = system::receive(data_.get(), room, system::Block::no, nullptr);
     if (transfer.outcome != system::Transfer::Outcome::closed) return;

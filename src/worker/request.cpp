@@ -61,7 +61,7 @@ Request read_request(std::string_view text) {
     request.spin_us = static_cast<int>(std::clamp<std::int64_t>(spin->integer(), 0, INT32_MAX));
   if (const Value* inbox = value.find("inbox_bytes_max")) request.inbox_bytes_max = inbox->unsigned_integer();
   if (const Value* after = value.find("unreachable_ms")) {
-    if (after->integer() < 1000 || after->integer() > INT32_MAX)
+    if (after->integer() < limits::unreachable_min_ms || after->integer() > INT32_MAX)
       throw ProtocolError("unreachable_ms is out of range: " + std::to_string(after->integer()));
     request.unreachable_ms = static_cast<int>(after->integer());
   }
