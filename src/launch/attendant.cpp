@@ -6,7 +6,6 @@
 #include <array>
 
 #include "base/system.hpp"
-#include "launch/attendant_loop.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 #include "worker/request.hpp"
