@@ -156,14 +156,15 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
   placement.entries.reserve(message.buffers.size());
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     const Buffer& buffer = message.buffers[i];
-    BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, BufferEntry::in_stream});
-    if (i < message.places.size() && message.places[i] != BufferEntry::in_stream) {
+    BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, {}});
+    if (i < message.places.size() && !message.places[i].in_stream()) {
       entry.place = message.places[i];
       continue;
     }
     // With an outbox the caller does not wait, and descriptors would pile up.
     if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
-      entry.place = slots_out_.place(buffer.bytes(), placement.shared, unshared);
+      if (const std::uint32_t slot = slots_out_.place(buffer.bytes(), placement.shared, unshared); slot != 0)
+        entry.place = BufferPlace::slot(slot);
   }
   for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, Message::Kind::unshare, number);
   for (const SlotWriter::Shared& slot : placement.shared)
@@ -173,11 +174,9 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
 
 // Nothing of the message went out. The slots are free again; the peer still has to hear of them.
 void Channel::State::undo_placement(Placement& placement) {
-  for (std::size_t i = 0; may_share_ && i < placement.entries.size(); ++i) {
-    const std::uint64_t place = placement.entries[i].place;
-    const bool elsewhere = (place & (Message::kept_place | Message::supplied_place)) != 0;
-    if (place != BufferEntry::in_stream && !elsewhere) slots_out_.take_back(static_cast<std::uint32_t>(place));
-  }
+  for (const BufferEntry& entry : placement.entries)
+    if (entry.place.route() == BufferPlace::Route::slot)
+      slots_out_.take_back(static_cast<std::uint32_t>(entry.place.number()));
   outbox_ += placement.announcement;
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
 }
@@ -257,8 +256,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   outgoing.append(prefix_.data(), prefix_.size());
   if (!one_piece) outgoing.append(message.body.data(), message.body.size());
   for (std::size_t i = 0; i < placement.entries.size(); ++i) {
-    if (placement.entries[i].place == BufferEntry::in_stream)
-      outgoing.append(message.buffers[i].data, message.buffers[i].size);
+    if (placement.entries[i].place.in_stream()) outgoing.append(message.buffers[i].data, message.buffers[i].size);
   }
 
   bool finished = false;

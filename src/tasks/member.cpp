@@ -75,7 +75,7 @@ void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
   keep.kind = Message::Kind::keep;
   keep.head.number = static_cast<std::int64_t>(large.number);
   keep.buffers.push_back(large.buffer);
-  if (supplied_as != 0) keep.places.push_back(Message::supplied_place | supplied_as);
+  if (supplied_as != 0) keep.places.push_back(BufferPlace::supplied(supplied_as));
   (void)worker_->send_some(keep);
   kept_[large.number] = large.buffer.size;
   kept_order_.push_back(large.number);

@@ -32,7 +32,7 @@ CallHead checked(const FrameCallHead& said) {
 std::uint64_t Frame::stream_bytes() const {
   std::uint64_t bytes = sizeof(FrameHead) + (has_call_head(head.kind) ? sizeof(FrameCallHead) : 0) +
                         entries.size() * sizeof(BufferEntry) + body.size();
-  for (const BufferEntry& entry : entries) bytes += entry.place == BufferEntry::in_stream ? entry.bytes : 0;
+  for (const BufferEntry& entry : entries) bytes += entry.place.in_stream() ? entry.bytes : 0;
   return bytes;
 }
 
@@ -68,7 +68,7 @@ Frame parse_frame(std::string_view bytes) {
   frame.body = take(frame.head.body_bytes);
   frame.buffers.resize(frame.entries.size());
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
-    if (frame.entries[i].place != BufferEntry::in_stream) continue;
+    if (!frame.entries[i].place.in_stream()) continue;
     const std::string_view buffer = take(frame.entries[i].bytes);
     frame.buffers[i] = Buffer::allocate(buffer.size());
     if (!buffer.empty()) std::memcpy(frame.buffers[i].data, buffer.data(), buffer.size());
@@ -203,7 +203,7 @@ bool FrameReader::read_buffers() {
   for (; buffer_ < frame_.buffers.size(); ++buffer_, filled_ = 0) {
     const BufferEntry& entry = frame_.entries[buffer_];
     Buffer& buffer = frame_.buffers[buffer_];
-    if (entry.place != BufferEntry::in_stream) continue;
+    if (!entry.place.in_stream()) continue;
     if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);
     filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
     if (filled_ < entry.bytes) return false;
