@@ -99,7 +99,7 @@ class PythonCallee : public Callee {
     PyObject* parts = PyDict_GetItemWithError(method_names_.ptr(), name.ptr());
     if (parts == nullptr) {
       const nb::object split = name.attr("partition")(".");
-      if (nb::len(method_names_) > method_names_max) method_names_.clear();
+      if (nb::len(method_names_) > limits::method_names_max) method_names_.clear();
       method_names_[name] = split;
       parts = PyDict_GetItemWithError(method_names_.ptr(), name.ptr());
     }
@@ -149,7 +149,6 @@ class PythonCallee : public Callee {
     reply.send(encoded.message());
   }
 
-  static constexpr std::size_t method_names_max = 1000;
   Handle& handle_;
   nb::object served_ = attribute("miniray._calls", "Served")();
   nb::dict functions_ = nb::borrow<nb::dict>(served_.attr("functions"));

@@ -6,14 +6,15 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "cluster/attendant.hpp"
-#include "cluster/stdio_server.hpp"
+#include "cluster/probe.hpp"
 #include "conversation.hpp"
+#include "launch/attendant.hpp"
+#include "launch/stdio_server.hpp"
 #include "miniray/doctor.hpp"
 #include "miniray/error.hpp"
 #include "ready_worker.hpp"
+#include "wire/json_text.hpp"
 #include "work_function.hpp"
-#include "worker/request.hpp"
 
 namespace miniray::python {
 namespace {
@@ -45,6 +46,7 @@ ClusterOptions cluster_options(bool ship_code, bool tunnel, const std::string& o
 
 int serve_stdio_for_python() {
   StdioProgram program;
+  program.own_functions = {{probe_function, run_probe}};
   program.prepare = [](const std::filesystem::path& folder, const StdioProgram::Setup& setup) {
     const nb::gil_scoped_acquire gil;
     attribute("miniray._shipping", "prepare")(folder.string(), write_json(setup.program), setup.environment);

@@ -13,29 +13,17 @@
 
 namespace miniray::python {
 
-// A handle talks through its channel; a worker has calls of its own, which explain how it ended.
-inline Channel& talker(Channel& channel) { return channel; }
-inline Channel& talker(Handle& handle) { return handle.channel(); }
-inline Worker& talker(Worker& worker) { return worker; }
-// A handle answers calls while it waits for a message.
-inline Channel& receiver(Channel& channel) { return channel; }
-inline Handle& receiver(Handle& handle) { return handle; }
-inline Worker& receiver(Worker& worker) { return worker; }
-inline Channel& channel_of(Channel& channel) { return channel; }
-inline Channel& channel_of(Handle& handle) { return handle.channel(); }
-inline Channel& channel_of(Worker& worker) { return worker.channel(); }
-
 template <class T>
 void send(T& self, nb::handle message) {
-  const EncodedObject encoded(message, channel_of(self).codec());
+  const EncodedObject encoded(message, self.codec());
   const nb::gil_scoped_release released;
-  talker(self).send(encoded.message());
+  self.send(encoded.message());
 }
 
 template <class T>
 bool send_some(T& self, nb::handle message) {
-  const EncodedObject encoded(message, channel_of(self).codec());
-  return talker(self).send_some(encoded.message());
+  const EncodedObject encoded(message, self.codec());
+  return self.send_some(encoded.message());
 }
 
 // An exception from a signal handler may come while the message is made into objects: it is then the next again.
@@ -44,7 +32,7 @@ nb::object decode_or_put_back(T& self, Message message) {
   try {
     return decode_object(message);
   } catch (const nb::python_error&) {
-    channel_of(self).put_back(std::move(message));
+    self.put_back(std::move(message));
     throw;
   }
 }
@@ -54,14 +42,14 @@ nb::object recv(T& self, std::optional<std::uint64_t> max_size, std::optional<do
   std::optional<Message> message;
   {
     const nb::gil_scoped_release released;
-    message = receiver(self).receive({max_size, timeout});
+    message = self.receive({max_size, timeout});
   }
   return decode_or_put_back(self, std::move(*message));
 }
 
 template <class T>
 nb::tuple recv_some(T& self, std::optional<std::uint64_t> max_size) {
-  std::optional<Message> message = receiver(self).try_receive(max_size);
+  std::optional<Message> message = self.try_receive(max_size);
   if (!message) return nb::make_tuple(false, nb::none());
   return nb::make_tuple(true, decode_or_put_back(self, std::move(*message)));
 }
@@ -105,23 +93,22 @@ void bind_conversation(nb::class_<T>& type) {
                   "collections.abc.Coroutine[typing.Any, typing.Any, typing.Any]"),
           "recv() for asyncio. A cancelled call loses no message.")
       .def(
-          "fileno", [](T& self) { return channel_of(self).fileno(); },
+          "fileno", [](T& self) { return self.fileno(); },
           "A descriptor that is readable when recv() may have something, for select and the like. A message may also "
           "be in the inbox already: wait_any knows both.")
       .def_prop_ro(
-          "codec", [](T& self) { return name_of(channel_of(self).codec()); },
-          "The codec of what is sent: \"msgpack\" or \"json\".")
+          "codec", [](T& self) { return name_of(self.codec()); }, "The codec of what is sent: \"msgpack\" or \"json\".")
       .def_prop_ro(
-          "ended", [](T& self) { return channel_of(self).ended(); },
+          "ended", [](T& self) { return self.ended(); },
           "True if the other side will send no more than what is in the inbox.")
       // For miniray._async.
       .def("_send_some", send_some<T>, "message"_a.none())
       .def("_recv_some", recv_some<T>, "max_size"_a.none(),
            nb::sig("def _recv_some(self, max_size: int | None) -> tuple[bool, typing.Any]"))
-      .def("_has_unsent", [](T& self) { return channel_of(self).has_unsent(); })
-      .def("_flush_some", [](T& self) { return talker(self).flush_some(); })
-      .def("_look_around", [](T& self) { channel_of(self).look_around(); })
-      .def("_pump", [](T& self) { channel_of(self).pump(); });
+      .def("_has_unsent", [](T& self) { return self.has_unsent(); })
+      .def("_flush_some", [](T& self) { return self.flush_some(); })
+      .def("_look_around", [](T& self) { self.look_around(); })
+      .def("_pump", [](T& self) { self.pump(); });
 }
 
 }  // namespace miniray::python

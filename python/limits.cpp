@@ -1,44 +1,173 @@
-// The named limits, for reading.
+// The named limits, for reading: all of limits.hpp, which a test checks.
 #include "miniray/limits.hpp"
 
 #include "interop.hpp"
 
 namespace miniray::python {
+namespace {
+
+struct Limit {
+  const char* name;
+  std::uint64_t value;
+};
+#define MINIRAY_LIMIT(name) {#name, limits::name}  // the only way to have a name as text
+constexpr Limit all_limits[] = {
+    MINIRAY_LIMIT(message_bytes_max),
+    MINIRAY_LIMIT(body_bytes_max),
+    MINIRAY_LIMIT(body_bytes_expected),
+    MINIRAY_LIMIT(buffers_max),
+    MINIRAY_LIMIT(depth_max),
+    MINIRAY_LIMIT(dimensions_max),
+    MINIRAY_LIMIT(body_growth_bytes),
+    MINIRAY_LIMIT(packed_list_elements_min),
+    MINIRAY_LIMIT(bytes_in_body_max),
+    MINIRAY_LIMIT(inbox_bytes_max),
+    MINIRAY_LIMIT(staging_bytes),
+    MINIRAY_LIMIT(copied_body_bytes_max),
+    MINIRAY_LIMIT(unsent_slice_ms),
+    MINIRAY_LIMIT(dropped_look_ns),
+    MINIRAY_LIMIT(recycled_buffer_bytes_min),
+    MINIRAY_LIMIT(recycled_bytes_max),
+    MINIRAY_LIMIT(shared_buffer_bytes_min),
+    MINIRAY_LIMIT(shared_memory_bytes_max),
+    MINIRAY_LIMIT(shared_slots_max),
+    MINIRAY_LIMIT(descriptors_per_message_max),
+    MINIRAY_LIMIT(ring_bytes),
+    MINIRAY_LIMIT(ring_frame_bytes_max),
+    MINIRAY_LIMIT(ring_after_frames),
+    MINIRAY_LIMIT(ring_silence_ns),
+    MINIRAY_LIMIT(socket_look_ns),
+    MINIRAY_LIMIT(spin_us),
+    MINIRAY_LIMIT(wait_slice_ms),
+    MINIRAY_LIMIT(close_grace_ms),
+    MINIRAY_LIMIT(idle_grace_ms),
+    MINIRAY_LIMIT(interrupt_grace_ms),
+    MINIRAY_LIMIT(interrupt_memory_ms),
+    MINIRAY_LIMIT(exit_wait_ms),
+    MINIRAY_LIMIT(kill_wait_ms),
+    MINIRAY_LIMIT(urgency_slice_ms),
+    MINIRAY_LIMIT(unreachable_ms),
+    MINIRAY_LIMIT(unreachable_min_ms),
+    MINIRAY_LIMIT(unreachable_max_ms),
+    MINIRAY_LIMIT(keepalive_probes),
+    MINIRAY_LIMIT(heartbeats),
+    MINIRAY_LIMIT(connect_timeout_ms),
+    MINIRAY_LIMIT(hello_timeout_ms),
+    MINIRAY_LIMIT(newcomers_max),
+    MINIRAY_LIMIT(accept_backlog),
+    MINIRAY_LIMIT(accepts_per_turn),
+    MINIRAY_LIMIT(busy_turn_ms),
+    MINIRAY_LIMIT(connects_at_once),
+    MINIRAY_LIMIT(request_bytes_max),
+    MINIRAY_LIMIT(refusal_bytes_max),
+    MINIRAY_LIMIT(output_read_bytes),
+    MINIRAY_LIMIT(output_last_reads_max),
+    MINIRAY_LIMIT(output_line_bytes_max),
+    MINIRAY_LIMIT(orphan_grace_ms),
+    MINIRAY_LIMIT(linger_ms),
+    MINIRAY_LIMIT(start_timeout_ms),
+    MINIRAY_LIMIT(ssh_connect_timeout_ms),
+    MINIRAY_LIMIT(failing_nodes_ms),
+    MINIRAY_LIMIT(launch_look_ms),
+    MINIRAY_LIMIT(port_look_ms),
+    MINIRAY_LIMIT(complaint_bytes_max),
+    MINIRAY_LIMIT(progress_first_ms),
+    MINIRAY_LIMIT(progress_again_ms),
+    MINIRAY_LIMIT(progress_line_first_ms),
+    MINIRAY_LIMIT(progress_line_again_ms),
+    MINIRAY_LIMIT(progress_names_max),
+    MINIRAY_LIMIT(code_bytes_max),
+    MINIRAY_LIMIT(code_files_max),
+    MINIRAY_LIMIT(cache_unused_days_max),
+    MINIRAY_LIMIT(print_bytes_max),
+    MINIRAY_LIMIT(gpus_per_worker_max),
+    MINIRAY_LIMIT(workers_per_gpu_max),
+    MINIRAY_LIMIT(output_queue_bytes_max),
+    MINIRAY_LIMIT(stop_margin_ms),
+    MINIRAY_LIMIT(master_port),
+    MINIRAY_LIMIT(master_ports_tried),
+    MINIRAY_LIMIT(group_timeout_ms),
+    MINIRAY_LIMIT(failing_ranks_ms),
+    MINIRAY_LIMIT(world_size_max),
+    MINIRAY_LIMIT(group_look_ms),
+    MINIRAY_LIMIT(room_look_ms),
+    MINIRAY_LIMIT(failing_hosts_ms),
+    MINIRAY_LIMIT(dial_timeout_ms),
+    MINIRAY_LIMIT(dials_max),
+    MINIRAY_LIMIT(dial_token_bytes_max),
+    MINIRAY_LIMIT(probe_answer_ms),
+    MINIRAY_LIMIT(language_answer_ms),
+    MINIRAY_LIMIT(clock_difference_max_ms),
+    MINIRAY_LIMIT(slow_lookup_ms),
+    MINIRAY_LIMIT(checked_shared_memory_bytes_min),
+    MINIRAY_LIMIT(checked_open_files_min),
+    MINIRAY_LIMIT(checked_ports_max),
+    MINIRAY_LIMIT(stack_wait_ms),
+    MINIRAY_LIMIT(stack_look_ms),
+    MINIRAY_LIMIT(group_stacks_max),
+    MINIRAY_LIMIT(group_stack_lines_max),
+    MINIRAY_LIMIT(group_notice_chars_max),
+    MINIRAY_LIMIT(task_ahead_below_ms),
+    MINIRAY_LIMIT(work_ahead_ms),
+    MINIRAY_LIMIT(tasks_ahead_max),
+    MINIRAY_LIMIT(task_lease_ms),
+    MINIRAY_LIMIT(reply_on_its_way_ms),
+    MINIRAY_LIMIT(pool_look_ms),
+    MINIRAY_LIMIT(definition_tries_max),
+    MINIRAY_LIMIT(functions_known_max),
+    MINIRAY_LIMIT(rest_us),
+    MINIRAY_LIMIT(rest_min_us),
+    MINIRAY_LIMIT(chunk_ms),
+    MINIRAY_LIMIT(chunk_items_max),
+    MINIRAY_LIMIT(first_chunk_items_max),
+    MINIRAY_LIMIT(lazy_chunk_items_max),
+    MINIRAY_LIMIT(lazy_chunks_max),
+    MINIRAY_LIMIT(means_max),
+    MINIRAY_LIMIT(recognised_buffers_max),
+    MINIRAY_LIMIT(recognised_bytes_max),
+    MINIRAY_LIMIT(kept_bytes_max),
+    MINIRAY_LIMIT(failed_stop_ms),
+    MINIRAY_LIMIT(pool_relaunch_ms),
+    MINIRAY_LIMIT(pool_pause_ms),
+    MINIRAY_LIMIT(pool_pause_max_ms),
+    MINIRAY_LIMIT(recruit_look_min_ms),
+    MINIRAY_LIMIT(recruit_look_max_ms),
+    MINIRAY_LIMIT(new_link_ms),
+    MINIRAY_LIMIT(stillborn_max),
+    MINIRAY_LIMIT(results_bytes_max),
+    MINIRAY_LIMIT(events_max),
+    MINIRAY_LIMIT(recent_messages),
+    MINIRAY_LIMIT(recent_message_bytes),
+    MINIRAY_LIMIT(crash_report_bytes_max),
+    MINIRAY_LIMIT(crash_frames_max),
+    MINIRAY_LIMIT(crash_handler_stack_bytes),
+    MINIRAY_LIMIT(output_tail_bytes),
+    MINIRAY_LIMIT(text_string_chars_max),
+    MINIRAY_LIMIT(text_elements_max),
+    MINIRAY_LIMIT(method_names_max),
+    MINIRAY_LIMIT(forgotten_names_max),
+    MINIRAY_LIMIT(open_closures_min),
+    MINIRAY_LIMIT(argument_closures_max),
+    MINIRAY_LIMIT(script_depth_max),
+    MINIRAY_LIMIT(script_objects_max),
+    MINIRAY_LIMIT(script_elements_max),
+    MINIRAY_LIMIT(unpicklable_depth_max),
+    MINIRAY_LIMIT(pickle_sample_bytes),
+    MINIRAY_LIMIT(memory_reserve_bytes),
+    MINIRAY_LIMIT(shown_value_chars_max),
+    MINIRAY_LIMIT(shown_rows_max),
+    MINIRAY_LIMIT(notebook_read_bytes),
+    MINIRAY_LIMIT(notebook_unfinished_ms),
+    MINIRAY_LIMIT(map_progress_ms),
+    MINIRAY_LIMIT(map_progress_line_ms),
+};
+#undef MINIRAY_LIMIT
+
+}  // namespace
 
 void bind_limits(nb::module_& module) {
   nb::object sub = attribute("types", "SimpleNamespace")();
-  sub.attr("message_bytes_max") = limits::message_bytes_max;
-  sub.attr("body_bytes_max") = limits::body_bytes_max;
-  sub.attr("buffers_max") = limits::buffers_max;
-  sub.attr("depth_max") = limits::depth_max;
-  sub.attr("dimensions_max") = limits::dimensions_max;
-  sub.attr("packed_list_elements_min") = limits::packed_list_elements_min;
-  sub.attr("bytes_in_body_max") = limits::bytes_in_body_max;
-  sub.attr("inbox_bytes_max") = limits::inbox_bytes_max;
-  sub.attr("shared_buffer_bytes_min") = limits::shared_buffer_bytes_min;
-  sub.attr("shared_memory_bytes_max") = limits::shared_memory_bytes_max;
-  sub.attr("shared_slots_max") = limits::shared_slots_max;
-  sub.attr("chunk_ms") = limits::chunk_ms;
-  sub.attr("chunk_items_max") = limits::chunk_items_max;
-  sub.attr("results_bytes_max") = limits::results_bytes_max;
-  sub.attr("spin_us") = limits::spin_us;
-  sub.attr("means_max") = limits::means_max;
-  sub.attr("wait_slice_ms") = limits::wait_slice_ms;
-  sub.attr("close_grace_ms") = limits::close_grace_ms;
-  sub.attr("interrupt_grace_ms") = limits::interrupt_grace_ms;
-  sub.attr("exit_wait_ms") = limits::exit_wait_ms;
-  sub.attr("unreachable_ms") = limits::unreachable_ms;
-  sub.attr("connect_timeout_ms") = limits::connect_timeout_ms;
-  sub.attr("hello_timeout_ms") = limits::hello_timeout_ms;
-  sub.attr("newcomers_max") = limits::newcomers_max;
-  sub.attr("orphan_grace_ms") = limits::orphan_grace_ms;
-  sub.attr("start_timeout_ms") = limits::start_timeout_ms;
-  sub.attr("code_bytes_max") = limits::code_bytes_max;
-  sub.attr("code_files_max") = limits::code_files_max;
-  sub.attr("master_port") = limits::master_port;
-  sub.attr("group_timeout_ms") = limits::group_timeout_ms;
-  sub.attr("dial_timeout_ms") = limits::dial_timeout_ms;
-  sub.attr("events_max") = limits::events_max;
+  for (const Limit& limit : all_limits) sub.attr(limit.name) = limit.value;
   module.attr("limits") = sub;
 }
 

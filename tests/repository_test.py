@@ -7,12 +7,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import miniray
+
 LAYERS = [
     "base",
     "hardware",
     "wire",
     "channel",
     "worker",
+    "launch",
     "cluster",
     "collective",
     "calls",
@@ -23,20 +26,54 @@ LAYERS = [
     "cli",
 ]
 
+# The layer of each public header. miniray.hpp includes them all.
+PUBLIC_HEADERS = {
+    "base": ["error", "limits", "version"],
+    "hardware": ["hardware"],
+    "wire": ["array", "value", "message"],
+    "channel": ["channel"],
+    "worker": ["handle", "worker", "remote_worker", "worker_server"],
+    "launch": ["launch"],
+    "cluster": ["cluster"],
+    "collective": ["nccl", "training_group", "doctor"],
+    "calls": ["convert", "registry", "calls"],
+    "supervise": ["event_log", "restart_policy", "supervised_worker", "group_run"],
+    "tasks": ["task_options", "pool"],
+    "cli": ["miniray"],
+}
+LAYER_OF_HEADER = {f"miniray/{name}.hpp": layer for layer, names in PUBLIC_HEADERS.items() for name in names}
+
 
 def tracked(root: Path, *patterns: str) -> list[Path]:
     listed = subprocess.run(["git", "ls-files", *patterns], cwd=root, capture_output=True, text=True, check=True)
     return [root / name for name in listed.stdout.split()]
 
 
+def layer_of(included: str) -> str:
+    """The layer of a header, as an #include names it."""
+    return LAYER_OF_HEADER[included] if included.startswith("miniray/") else included.partition("/")[0]
+
+
+def assert_includes_downwards(file: Path, layer: str) -> None:
+    for included in re.findall(r'#include "([^"]+/[^"]+)"', file.read_text()):
+        # A unit test may use what a user has.
+        if included.startswith("tests/") or (file.name.endswith("_test.cpp") and included.startswith("miniray/")):
+            continue
+        below = LAYERS.index(layer_of(included)) <= LAYERS.index(layer)
+        assert below, f"{file} is of the layer {layer}, and includes {included} of {layer_of(included)}"
+
+
 def test_a_layer_includes_itself_and_those_below(root: Path) -> None:
     for file in tracked(root, "src"):
-        if file.suffix not in (".cpp", ".hpp"):
-            continue
-        layer = LAYERS.index(file.relative_to(root).parts[1])
-        for included in re.findall(r'#include "(\w+)/', file.read_text()):
-            if included in LAYERS:
-                assert LAYERS.index(included) <= layer, f"{file} includes {included}/"
+        if file.suffix in (".cpp", ".hpp"):
+            assert_includes_downwards(file, file.relative_to(root).parts[1])
+
+
+def test_every_public_header_has_a_layer_and_includes_downwards(root: Path) -> None:
+    names = {f"miniray/{file.name.removesuffix('.in')}" for file in tracked(root, "include")}
+    assert names == set(LAYER_OF_HEADER)
+    for file in tracked(root, "include/*.hpp"):
+        assert_includes_downwards(file, LAYER_OF_HEADER[f"miniray/{file.name}"])
 
 
 def test_public_headers_include_no_private_ones(root: Path) -> None:
@@ -57,6 +94,19 @@ def test_fork_and_system_calls_stay_where_they_belong(root: Path) -> None:
                 r"(?<![\w.>:])(?:::)?(recvmsg|sendmsg|epoll_\w+|mmap|memfd_create|poll|waitid|wait4)\(", text
             )
             assert not found, f"{file} calls {found and found.group(0)}"
+
+
+def test_limits_are_in_one_header_and_python_reads_them_all(root: Path) -> None:
+    header = (root / "include/miniray/limits.hpp").read_text()
+    names = set(re.findall(r"^inline constexpr [\w:]+ (\w+) =", header, re.MULTILINE)) - {"kib", "mib", "gib"}
+    assert names == set(vars(miniray.limits))
+    # Of the clock and its units, of the kernel, of an array; and one that a map's first chunk has.
+    not_limits = {"century_s", "step_s_max", "entries_max", "first_items_max", "ns_per_ms"}
+    for file in tracked(root, "src/*.[ch]pp", "python/*.[ch]pp"):
+        if file.name.endswith(("_test.cpp", "_fuzz.cpp", "_scene.hpp")):
+            continue
+        for name in re.findall(r"constexpr [\w:]+ (\w+_(?:ms|us|ns|s|days|max|min)) = [\d'.]+(?!\w)", file.read_text()):
+            assert name in not_limits, f"{file}: {name} belongs into limits.hpp"
 
 
 def test_files_are_short_and_say_what_they_are(root: Path) -> None:

@@ -1,6 +1,8 @@
 // The worker's end of the conversation: what a work function is given.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -19,10 +21,20 @@ class Handle {
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] int fileno() const { return channel_.fileno(); }
 
-  // One rung lower: messages in their encoded form, and sends that do not wait.
+  // One rung lower: messages in their encoded form, and calls that do not wait. Where nothing is said, a call does what
+  // Channel's does.
+  void send(const std::same_as<Message> auto& message) { channel_.send(message); }  // so that {} is a value
+  bool send_some(const Message& message) { return channel_.send_some(message); }
+  bool flush_some() { return channel_.flush_some(); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   /// Never waits, except for the calls that it answers; nothing if no whole message is there.
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
+  void put_back(Message message) { channel_.put_back(std::move(message)); }
+  void pump() { channel_.pump(); }
+  void look_around() { channel_.look_around(); }
+  [[nodiscard]] bool has_unsent() const { return channel_.has_unsent(); }
+  [[nodiscard]] bool ended() const { return channel_.ended(); }
+  [[nodiscard]] Codec codec() const { return channel_.codec(); }
   [[nodiscard]] Channel& channel() { return channel_; }
   /// Who answers calls, which are messages of Kind::call. Without it, callers are told that nobody does.
   using CallServer = std::function<void(Handle&, Message)>;

@@ -29,6 +29,43 @@ struct CallHead {
   std::uint8_t verb = 0;     ///< a CallVerb or a ReplyVerb, whatever the peer said
 };
 
+/// Where the receiver of a message finds one of its buffers: the way by which that travels. docs/buffers.md explains
+/// the routes. In memory it is the number that a frame's table has.
+class BufferPlace {
+ public:
+  enum class Route : std::uint8_t {
+    stream,    ///< in the frame itself
+    slot,      ///< in shared memory, between two processes of one machine
+    supplied,  ///< with the worker's server, which was sent it once for all of its workers
+    kept,      ///< with the receiver, which was told to keep it
+  };
+  constexpr BufferPlace() = default;  ///< in the stream
+  [[nodiscard]] static constexpr BufferPlace slot(std::uint32_t number) { return BufferPlace(number); }
+  [[nodiscard]] static constexpr BufferPlace supplied(std::uint64_t number) {
+    return BufferPlace(supplied_bit | number);
+  }
+  [[nodiscard]] static constexpr BufferPlace kept(std::uint64_t number) { return BufferPlace(kept_bit | number); }
+
+  [[nodiscard]] constexpr Route route() const {
+    if (word_ == 0) return Route::stream;
+    if ((word_ & kept_bit) != 0) return Route::kept;
+    return (word_ & supplied_bit) != 0 ? Route::supplied : Route::slot;
+  }
+  /// Of the slot, or of the buffer.
+  [[nodiscard]] constexpr std::uint64_t number() const {
+    const Route found = route();
+    return found == Route::kept ? word_ & ~kept_bit : found == Route::supplied ? word_ & ~supplied_bit : word_;
+  }
+  [[nodiscard]] constexpr bool in_stream() const { return word_ == 0; }
+  friend constexpr bool operator==(BufferPlace, BufferPlace) = default;
+
+ private:
+  static constexpr std::uint64_t supplied_bit = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kept_bit = std::uint64_t{1} << 62;
+  explicit constexpr BufferPlace(std::uint64_t word) : word_(word) {}
+  std::uint64_t word_ = 0;
+};
+
 struct Message {
   /// What a frame is about. Only frames have the last four, by which two channels of one machine tell each other about
   /// shared memory.
@@ -51,11 +88,9 @@ struct Message {
   CallHead head = {};  ///< of the kinds from call to forget
   std::string body;
   std::vector<Buffer> buffers;
-  /// Empty; or for each buffer 0, or where the receiver has it, so that it is not sent: the number of one that its
-  /// server was sent over a link, or of one that it keeps, with the bit that tells which.
-  std::vector<std::uint64_t> places = {};
-  static constexpr std::uint64_t supplied_place = std::uint64_t{1} << 63;
-  static constexpr std::uint64_t kept_place = std::uint64_t{1} << 62;
+  /// Empty: all buffers are sent. Else one for each buffer: those that are supplied or kept are not sent, since the
+  /// receiver has them.
+  std::vector<BufferPlace> places = {};
 
   [[nodiscard]] std::uint64_t size() const {
     std::uint64_t bytes = body.size();

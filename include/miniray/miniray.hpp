@@ -3,7 +3,7 @@
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
 // 2. What a message may hold:               value.hpp, array.hpp
 // 3. What goes wrong, and how you are told: error.hpp
-// 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp
+// 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp, launch.hpp
 // 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
 // 6. Calling functions of a worker by name: calls.hpp, registry.hpp, convert.hpp
 // 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
@@ -21,6 +21,7 @@
 #include "miniray/group_run.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/hardware.hpp"
+#include "miniray/launch.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 #include "miniray/nccl.hpp"

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "miniray/channel.hpp"
@@ -73,6 +74,13 @@ class Worker {
   bool flush_some();
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
                                                    Lane lane = Lane::messages);
+  // As Channel's.
+  void put_back(Message message) { channel().put_back(std::move(message)); }
+  void pump() { channel().pump(); }
+  void look_around() { channel().look_around(); }
+  [[nodiscard]] bool has_unsent() { return channel().has_unsent(); }
+  [[nodiscard]] bool ended() { return channel().ended(); }
+  [[nodiscard]] Codec codec() { return channel().codec(); }
 
   /// Waits for the process to end and returns its exit code, or minus the signal that killed it. What the worker
   /// still sends can be received afterwards. TimeoutError if it does not end in time.

@@ -148,7 +148,7 @@ async def _wait(worker: Any) -> int:
     return int(worker.wait())
 
 
-_KILL_S = 1.0  # in which a process that was killed is gone, unless its host cannot be reached
+_KILL_S = _core.limits.kill_wait_ms / 1000
 
 
 async def close(worker: Any) -> None:

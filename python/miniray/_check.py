@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 import os
 
+from miniray import _core
 from miniray.errors import UsageError
 
 TYPE_CHECKING = False
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
 
     T = TypeVar("T")
 
-_SHOWN_CHARACTERS_MAX = 60
+_SHOWN_CHARACTERS_MAX = _core.limits.shown_value_chars_max
 
 
 def shown(value: object) -> str:

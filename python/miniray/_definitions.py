@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _pickling, _script, _spawned
+from miniray import _core, _pickling, _script, _spawned
 from miniray._function_state import importable_name, may_change
 
 # Every module has these of its own.
@@ -89,9 +89,8 @@ class Closure:
 
 
 _GONE = object()
-# Closures hold values of globals, which may be large: those that nobody uses are few.
-_OPEN_MIN = 8
-_ARGUMENT_CLOSURES_MAX = 8
+_OPEN_MIN = _core.limits.open_closures_min
+_ARGUMENT_CLOSURES_MAX = _core.limits.argument_closures_max
 
 
 class Definitions:

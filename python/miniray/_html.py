@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-_ROWS_MAX = 24
+from miniray import _core
+
+_ROWS_MAX = _core.limits.shown_rows_max
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from miniray import _check, _functions
+from miniray import _check, _core, _functions
 
-_FORGOTTEN_MAX = 100  # names of them that a worker remembers, for the text of an error
+_FORGOTTEN_MAX = _core.limits.forgotten_names_max
 
 
 def forget(functions: dict[Any, Any], name: Any) -> Any:

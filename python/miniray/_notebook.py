@@ -17,10 +17,10 @@ import threading
 import time
 from typing import Any
 
-from miniray import _output
+from miniray import _core, _output
 
-_READ_BYTES = 1 << 20  # more than a pipe holds
-_UNFINISHED_S = 0.1  # how long a line may lack its end before it is shown as it is
+_READ_BYTES = _core.limits.notebook_read_bytes
+_UNFINISHED_S = _core.limits.notebook_unfinished_ms / 1000
 
 # The packages that kernels are made of.
 _KERNEL = frozenset(

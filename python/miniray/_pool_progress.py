@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 
-_TERMINAL_S = 0.1
-_PLAIN_S = 10.0
+from miniray import _core
+
+_TERMINAL_S = _core.limits.map_progress_ms / 1000
+_PLAIN_S = _core.limits.map_progress_line_ms / 1000
 _BAR_WIDTH = 24
 _COLUMNS_MAX = 1000
 

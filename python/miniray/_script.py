@@ -17,7 +17,7 @@ from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Any
 
-from miniray import _functions, _spawned
+from miniray import _core, _functions, _spawned
 
 MAIN_NAMES = ("__main__", _spawned.MAIN)
 
@@ -29,7 +29,7 @@ _import_failed = False
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _KEPT = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-_DEPTH_MAX = 8
+_DEPTH_MAX = _core.limits.script_depth_max
 _CACHED = type(lru_cache(len))
 
 
@@ -142,8 +142,8 @@ def globals_of(thing: Any) -> list[str]:
     return list(found)
 
 
-_FOLLOWED_MAX = 10_000  # of all that is reached
-_ELEMENTS_MAX = 1_000  # of a container
+_FOLLOWED_MAX = _core.limits.script_objects_max
+_ELEMENTS_MAX = _core.limits.script_elements_max
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, bytearray, types.ModuleType, types.CodeType)
 _DICTS = (dict, types.MappingProxyType)
 

@@ -8,7 +8,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-_ENOUGH_BYTES = 2**20  # of a pickle, to see that there is one
+from miniray import _core
+
+_ENOUGH_BYTES = _core.limits.pickle_sample_bytes
 
 # By the name of a class, of the object's own or of one that it derives from; "it" is the object.
 _REMEDIES = {
@@ -66,7 +68,7 @@ _CURES = {
 }
 FILE = "an open file ({!r}, a {}) is for one process. Send its path and open it there, or send what it.read() returns"
 _CREATE = "Create it inside the function, or pass what it is made from"
-_DEPTH_MAX = 20  # of the search for what cannot be pickled
+_DEPTH_MAX = _core.limits.unpicklable_depth_max
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.BuiltinMethodType)
 _FUNCTION = "send its name; or have it called: worker.register(it) and worker.call_remote, or pool.submit(it)"

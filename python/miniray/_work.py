@@ -10,11 +10,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from miniray._core import Handle, _stack_signal
+from miniray._core import Handle, _stack_signal, limits
 from miniray.errors import EndOfStream
 
 # Who has run out of memory needs some to say so. Nobody touches it, so it costs address space alone.
-_RESERVE_BYTES = 1 << 20
+_RESERVE_BYTES = limits.memory_reserve_bytes
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 

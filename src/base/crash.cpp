@@ -14,13 +14,12 @@
 #include <sstream>
 
 #include "base/system.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
 namespace {
 
 constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-constexpr int stack_frames_max = 64;
-constexpr std::size_t handler_stack_bytes = 64UL * 1024;
 
 int crash_stacks_to = -1;  // a signal handler can be told things in no other way
 
@@ -29,8 +28,8 @@ void write_text(const char* text) {
 }
 
 void write_stack() {
-  std::array<void*, stack_frames_max> frames{};
-  const int count = backtrace(frames.data(), stack_frames_max);
+  std::array<void*, limits::crash_frames_max> frames{};
+  const int count = backtrace(frames.data(), limits::crash_frames_max);
   backtrace_symbols_fd(frames.data(), count, crash_stacks_to);
 }
 
@@ -65,7 +64,7 @@ void write_crash_stacks_to(int descriptor) {
   crash_stacks_to = descriptor;
   prepare_crash_stacks();
   // A stack of its own, so that running out of stack can be reported too. It lives as long as the process.
-  static std::array<char, handler_stack_bytes> handler_stack;
+  static std::array<char, limits::crash_handler_stack_bytes> handler_stack;
   stack_t alternative{};
   alternative.ss_sp = handler_stack.data();
   alternative.ss_size = handler_stack.size();

@@ -23,11 +23,10 @@
 
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray::network {
 namespace {
-
-constexpr int accept_backlog = 4096;
 
 Address unix_address(const std::string& path) {
   sockaddr_un name{};
@@ -157,7 +156,7 @@ Fd listen(const Address& address) {
   if (number < 0) throw SystemError("make a socket", errno);
   Fd listener(number);
   if (!is_unix) set_option(number, SOL_SOCKET, SO_REUSEADDR, 1, "set SO_REUSEADDR");
-  if (bind(number, address.get(), address.size) != 0 || ::listen(number, accept_backlog) != 0) {
+  if (bind(number, address.get(), address.size) != 0 || ::listen(number, limits::accept_backlog) != 0) {
     if (errno == EADDRINUSE && !is_unix)
       throw SystemError("listen on " + address.text() + ", which " + owner_of_port(port_of(address)) +
                             " has. End that, or choose another port (0: any that is free)",
@@ -203,7 +202,7 @@ void set_blocking(int descriptor, bool blocking) {
 
 void notice_dead_peer(int socket, int after_ms) {
   if (system::is_unix_socket(socket)) return;
-  constexpr int probes = 9;          // many, so that a lossy link is not taken for a dead one
+  constexpr int probes = limits::keepalive_probes;
   constexpr int step_s_max = 32767;  // the kernel's
   const int step_s = std::clamp(after_ms / 1000 / (probes + 1), 1, step_s_max);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "set SO_KEEPALIVE");

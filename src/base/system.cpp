@@ -21,11 +21,10 @@
 
 #include "base/check.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray::system {
 namespace {
-
-constexpr std::size_t descriptors_per_read_max = 16;
 
 int require(int result, const char* operation) {
   if (result < 0) throw SystemError(operation, errno);
@@ -67,7 +66,7 @@ void take_descriptors(msghdr& message, std::vector<Fd>& descriptors) {
 }
 
 ssize_t send_pieces(int socket, std::span<const iovec> pieces, std::span<const int> descriptors) {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(descriptors_per_read_max * sizeof(int))> control;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(limits::descriptors_per_message_max * sizeof(int))> control;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());
   message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
@@ -99,7 +98,7 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
     result = recv(socket, room.data(), room.size(), flags);
   } else {
     iovec piece{room.data(), room.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(descriptors_per_read_max * sizeof(int))> control;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(limits::descriptors_per_message_max * sizeof(int))> control;
     msghdr message{};
     message.msg_iov = &piece;
     message.msg_iovlen = 1;
@@ -116,7 +115,7 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
 }
 
 Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors) {
-  MINIRAY_CHECK(!pieces.empty() && descriptors.size() <= descriptors_per_read_max, descriptors.size());
+  MINIRAY_CHECK(!pieces.empty() && descriptors.size() <= limits::descriptors_per_message_max, descriptors.size());
   ssize_t result = 0;
   if (pieces.size() == 1 && descriptors.empty()) {  // the kernel's shorter way
     result = ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -145,7 +145,7 @@ void Channel::State::absorb(Frame frame) {
   message.buffers = std::move(frame.buffers);
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
     const BufferEntry& entry = frame.entries[i];
-    if (entry.place != BufferEntry::in_stream) message.buffers[i] = buffer_at(entry);
+    if (!entry.place.in_stream()) message.buffers[i] = buffer_at(entry);
   }
   if (message.kind == Message::Kind::drop) {
     dropped_.insert(message.head.number);
@@ -162,16 +162,16 @@ void Channel::State::absorb(Frame frame) {
 
 // A buffer that is not in the frame.
 Buffer Channel::State::buffer_at(const BufferEntry& entry) {
-  if ((entry.place & Message::kept_place) != 0) return kept_.take(entry.place & ~Message::kept_place, entry.bytes);
-  if ((entry.place & Message::supplied_place) == 0) return slots_in_.take(entry.place, entry.bytes);
+  const std::uint64_t number = entry.place.number();
+  if (entry.place.route() == BufferPlace::Route::kept) return kept_.take(number, entry.bytes);
+  if (entry.place.route() == BufferPlace::Route::slot) return slots_in_.take(number, entry.bytes);
   if (!options.supply) throw ProtocolError("the peer named a buffer of a worker server, and there is none here");
-  return options.supply(entry.place & ~Message::supplied_place, entry.bytes);
+  return options.supply(number, entry.bytes);
 }
 
 bool Channel::State::was_dropped(std::int64_t call) {
   // Short calls are many; one that is taken back within a moment of its beginning may begin all the same.
-  constexpr std::int64_t moment_ns = 50'000;
-  if (const std::int64_t now = now_ns(); now - looked_for_drops_ns_ > moment_ns) {
+  if (const std::int64_t now = now_ns(); now - looked_for_drops_ns_ > limits::dropped_look_ns) {
     looked_for_drops_ns_ = now;
     pump();
   }

@@ -8,9 +8,6 @@
 namespace miniray {
 namespace {
 
-// Copying so much is cheaper than giving the kernel one more piece to gather.
-constexpr std::size_t copied_body_bytes_max = 4 * limits::kib;
-
 // A frame about shared memory has the slot's number for its body.
 void append_slot_frame(std::string& out, Message::Kind kind, std::uint32_t number) {
   FrameHead head;
@@ -168,14 +165,15 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
   placement.entries.reserve(message.buffers.size());
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     const Buffer& buffer = message.buffers[i];
-    BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, BufferEntry::in_stream});
-    if (i < message.places.size() && message.places[i] != BufferEntry::in_stream) {
+    BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, {}});
+    if (i < message.places.size() && !message.places[i].in_stream()) {
       entry.place = message.places[i];
       continue;
     }
     // With an outbox the caller does not wait, and descriptors would pile up.
     if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
-      entry.place = slots_out_.place(buffer.bytes(), placement.shared, unshared);
+      if (const std::uint32_t slot = slots_out_.place(buffer.bytes(), placement.shared, unshared); slot != 0)
+        entry.place = BufferPlace::slot(slot);
   }
   for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, Message::Kind::unshare, number);
   for (const SlotWriter::Shared& slot : placement.shared)
@@ -186,11 +184,9 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
 // Nothing of the message went out. The slots are free again; the peer still has to hear of them.
 void Channel::State::undo_placement(Placement& placement) {
   MINIRAY_CHECK(outbox_.empty() && outbox_descriptors_.empty(), outbox_.size(), outbox_descriptors_.size());
-  for (std::size_t i = 0; may_share_ && i < placement.entries.size(); ++i) {
-    const std::uint64_t place = placement.entries[i].place;
-    const bool elsewhere = (place & (Message::kept_place | Message::supplied_place)) != 0;
-    if (place != BufferEntry::in_stream && !elsewhere) slots_out_.take_back(static_cast<std::uint32_t>(place));
-  }
+  for (const BufferEntry& entry : placement.entries)
+    if (may_share_ && entry.place.route() == BufferPlace::Route::slot)
+      slots_out_.take_back(static_cast<std::uint32_t>(entry.place.number()));
   outbox_ += placement.announcement;
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
 }
@@ -214,9 +210,8 @@ void Channel::State::share_ring(Patience patience) {
 
 // A program may have closed its descriptors, this one among them. Who sends through the socket notices.
 bool Channel::State::socket_is_there() {
-  constexpr std::int64_t moment_ns = 20'000;
   const std::int64_t now = now_ns();
-  if (now - socket_seen_ns_ < moment_ns) return true;
+  if (now - socket_seen_ns_ < limits::socket_look_ns) return true;
   socket_seen_ns_ = now;
   try {
     return system::is_unix_socket(socket.get());
@@ -267,15 +262,14 @@ bool Channel::State::send(const Message& message, Patience patience) {
   MINIRAY_CHECK(placement.shared.empty() || !placement.announcement.empty(), placement.shared.size());
   prefix_ = placement.announcement;
   append_frame_prefix(prefix_, head, message.head, placement.entries);
-  const bool one_piece = message.body.size() <= copied_body_bytes_max;
+  const bool one_piece = message.body.size() <= limits::copied_body_bytes_max;
   if (one_piece) prefix_ += message.body;
   Outgoing outgoing;
   for (const SlotWriter::Shared& slot : placement.shared) outgoing.descriptors.push_back(slot.memory.get());
   outgoing.append(prefix_.data(), prefix_.size());
   if (!one_piece) outgoing.append(message.body.data(), message.body.size());
   for (std::size_t i = 0; i < placement.entries.size(); ++i) {
-    if (placement.entries[i].place == BufferEntry::in_stream)
-      outgoing.append(message.buffers[i].data, message.buffers[i].size);
+    if (placement.entries[i].place.in_stream()) outgoing.append(message.buffers[i].data, message.buffers[i].size);
   }
 
   bool finished = false;

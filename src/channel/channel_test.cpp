@@ -144,7 +144,7 @@ TEST_CASE("buffers that are kept for later messages are counted, and dropped whe
     keep.buffers = array.buffers;
     here.send(keep);
     Message named = array;
-    named.places = {Message::kept_place | 5U};
+    named.places = {BufferPlace::kept(5)};
     here.send(named);
     CHECK(there.recv() == Value(Array::of(content)));
     Message drop;
@@ -153,7 +153,7 @@ TEST_CASE("buffers that are kept for later messages are counted, and dropped whe
     here.send(drop);
   }
   Message named = array;
-  named.places = {Message::kept_place | 5U};
+  named.places = {BufferPlace::kept(5)};
   here.send(named);
   CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("had not sent"), ProtocolError);
 }

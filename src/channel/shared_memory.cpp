@@ -14,8 +14,6 @@
 namespace miniray {
 namespace {
 
-constexpr std::size_t shared_per_message_max = 16;  // descriptors in one sendmsg
-
 std::size_t capacity_for(std::size_t bytes) {
   // An eighth of room to spare, so that messages which grow a little keep their slot.
   const std::size_t wanted = bytes + bytes / 8;
@@ -124,7 +122,7 @@ std::uint32_t SlotWriter::place(std::span<const std::byte> bytes, std::vector<Sh
   Slot* slot = find_free(bytes.size());
   if (slot == nullptr) {
     const std::size_t total = slot_head_bytes + capacity_for(bytes.size());
-    if (shared.size() == shared_per_message_max || !make_room(total, unshared)) return 0;
+    if (shared.size() == limits::descriptors_per_message_max || !make_room(total, unshared)) return 0;
     Fd memory = system::sealed_memory("miniray", total);
     if (!memory.valid()) return 0;
     std::unique_ptr<system::Mapping> mapping;

@@ -11,9 +11,6 @@
 namespace miniray {
 namespace {
 
-// What a channel has left to write goes out as fast as the peer takes it, without an event for every byte.
-constexpr int unsent_slice_ms = 1;
-
 void unlink(Channel::State::WaitLink& link) {
   link.set = nullptr;
   link.position = 0;
@@ -144,7 +141,7 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
     readable.clear();
     const auto look = [&] { return epoll_.wait(readable, 0) && !readable.empty(); };
     if (!look() && ready.empty() && !deadline.passed() && !spin_.until(look)) {
-      const int slice_ms = unsent ? unsent_slice_ms : limits::wait_slice_ms;
+      const int slice_ms = unsent ? limits::unsent_slice_ms : limits::wait_slice_ms;
       if (!epoll_.wait(readable, deadline.poll_ms(slice_ms)) || readable.empty()) look_around();
       spin_.woke();
     }

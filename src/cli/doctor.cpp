@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "cli/subcommands.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray::cli {
 namespace {

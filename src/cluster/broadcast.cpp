@@ -58,11 +58,11 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   // The numbers by which the large buffers are known, the same on every node.
   Message named = message;
   List numbers, buffers;
-  named.places.assign(message.buffers.size(), 0);
+  named.places.resize(message.buffers.size());
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     if (message.buffers[i].size < limits::shared_buffer_bytes_min) continue;
     numbers.emplace_back(++last_number_);
-    named.places[i] = Message::supplied_place | last_number_;
+    named.places[i] = BufferPlace::supplied(last_number_);
     buffers.emplace_back(Array::view(std::span<const std::uint8_t>(
         reinterpret_cast<const std::uint8_t*>(message.buffers[i].data), message.buffers[i].size)));
   }

@@ -12,9 +12,10 @@
 #include "cluster/broadcast.hpp"
 #include "cluster/gpu_plan.hpp"
 #include "cluster/node_config.hpp"
-#include "cluster/node_servers.hpp"
 #include "cluster/probe.hpp"
+#include "cluster/program.hpp"
 #include "cluster/replacement.hpp"
+#include "launch/node_servers.hpp"
 #include "worker/close_all.hpp"
 #include "worker/connect_workers.hpp"
 
@@ -32,15 +33,6 @@ std::string with_tunnel_hint(const std::string& text) {
 }
 
 }  // namespace
-
-ClusterError::ClusterError(std::size_t nodes, std::vector<Failure> failures)
-    : Error([&] {
-        std::string text = std::to_string(failures.size()) + " of " + std::to_string(nodes) +
-                           (nodes == 1 ? " node" : " nodes") + " failed, and nothing of this start was left running.";
-        for (const Failure& failure : failures) text += "\n\n" + failure.node + ": " + failure.why;
-        return text;
-      }()),
-      failures_(std::move(failures)) {}
 
 class Cluster::State {
  public:
@@ -110,7 +102,8 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
       labelled_(nodes_.size(), 0) {
   if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
   for (const NodeConfig& node : nodes_) check(node);
-  if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
+  if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
+        options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
     throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
   if (options.output.empty()) return;
   std::error_code error;
@@ -119,6 +112,8 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
 }
 
 void Cluster::State::launch(const std::string& work_fn) {
+  if (!options.program.command) options.program = this_program();
+  if (options.attendant.empty()) options.attendant = this_programs_attendant();
   servers_.launch(work_fn);
   labelled_.assign(nodes_.size(), 0);
 }

@@ -5,11 +5,11 @@
 #include <cstdio>
 
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr double gpus_max = 1024, shares_max = 1024;
 constexpr double rounding = 1e-6;  // a third and a third and a third are one GPU
 
 std::string number_text(double number) {
@@ -47,8 +47,8 @@ std::string visible_devices(const std::vector<Gpu>& gpus) {
 
 void check_gpus_per_worker(double gpus_per_worker, const std::string& node) {
   const bool whole = gpus_per_worker == std::floor(gpus_per_worker);
-  const bool a_share = gpus_per_worker >= 1 / shares_max && gpus_per_worker < 1;
-  if (a_share || (whole && gpus_per_worker >= 0 && gpus_per_worker <= gpus_max)) return;
+  const bool a_share = gpus_per_worker >= 1.0 / limits::workers_per_gpu_max && gpus_per_worker < 1;
+  if (a_share || (whole && gpus_per_worker >= 0 && gpus_per_worker <= limits::gpus_per_worker_max)) return;
   throw UsageError(node + ": gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not " +
                    number_text(gpus_per_worker));
 }

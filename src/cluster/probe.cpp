@@ -12,7 +12,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
-#include "cluster/call.hpp"
+#include "cluster/dial.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
 
@@ -91,8 +91,8 @@ class Probe {
     while (true) {
       while (const std::optional<Message> order = handle_.channel().try_receive()) obey(decode(*order));
       wait();
-      answer_callers();
-      finish_calls();
+      answer_dials();
+      finish_dials();
     }
   }
 
@@ -141,31 +141,31 @@ class Probe {
   }
 
   void dial(const Value& order) {
-    calls_.add(order["to"].list(), static_cast<int>(order["timeout_ms"].integer()));
+    dials_.add(order["to"].list(), static_cast<int>(order["timeout_ms"].integer()));
     dialling_ = true;
   }
 
   void wait() {
-    std::vector<pollfd> watched = calls_.interests();
-    const std::size_t calls = watched.size();
+    std::vector<pollfd> watched = dials_.interests();
+    const std::size_t dials = watched.size();
     watched.push_back({handle_.channel().fileno(), POLLIN, 0});
     for (const Fd& listener : listeners_) watched.push_back({listener.get(), POLLIN, 0});
-    const bool done = dialling_ && calls_.over();
-    (void)system::poll_many(watched, done ? 0 : calls_.poll_ms(limits::wait_slice_ms));
-    if (calls > 0) calls_.advance(watched.data());
+    const bool done = dialling_ && dials_.over();
+    (void)system::poll_many(watched, done ? 0 : dials_.poll_ms(limits::wait_slice_ms));
+    if (dials > 0) dials_.advance(watched.data());
   }
 
-  void answer_callers() {
+  void answer_dials() {
     for (const Fd& listener : listeners_) {
-      while (const std::optional<network::Accepted> caller = network::accept(listener.get()))
-        (void)system::write_some(caller->socket.get(), token_);
+      while (const std::optional<network::Accepted> dialler = network::accept(listener.get()))
+        (void)system::write_some(dialler->socket.get(), token_);
     }
   }
 
-  void finish_calls() {
-    if (!dialling_ || !calls_.over()) return;
+  void finish_dials() {
+    if (!dialling_ || !dials_.over()) return;
     List outcomes;
-    for (std::string& outcome : calls_.take()) outcomes.emplace_back(std::move(outcome));
+    for (std::string& outcome : dials_.take()) outcomes.emplace_back(std::move(outcome));
     dialling_ = false;
     handle_.send({{"outcomes", Value(std::move(outcomes))}});
   }
@@ -173,7 +173,7 @@ class Probe {
   Handle& handle_;
   std::string token_;
   std::vector<Fd> listeners_;
-  Calls calls_;
+  Dials dials_;
   bool dialling_ = false;
 };
 

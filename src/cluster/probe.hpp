@@ -21,7 +21,8 @@ inline constexpr const char* probe_function = "miniray.probe";
 ///   listen   {"port"}                        -> {"port"}, or {"error": "is taken by process 1234 (...)"}
 ///   dial     {"to": [{"host", "port", "token"}], "timeout_ms"}  -> {"outcomes": for each "", or what happened}
 ///   close                                    -> {}: nothing listens any more
-/// Who listens sends every caller the token of its own probe, so that a caller knows whom it has reached.
+/// A probe that listens sends its token to everyone who connects, so that the other side knows which probe it has
+/// reached.
 void run_probe(Handle& handle);
 
 /// As the probe tells of it.

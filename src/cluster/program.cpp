@@ -1,21 +1,19 @@
 #include "cluster/program.hpp"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 
-#include "cluster/attendant.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/stdio_server.hpp"
+#include "cluster/probe.hpp"
+#include "launch/attendant.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/stdio_server.hpp"
+#include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr const char* server_argument = "--miniray-worker-server";
 constexpr const char* attendant_argument = "--miniray-attendant";
 
 bool initialised = false;  // a program that did not call init() would run its main() on every node
@@ -40,6 +38,7 @@ void init(int argc, char** argv, const std::map<std::string, WorkFunction>& func
   if (role == attendant_argument && argc == 4) std::exit(attend(std::atoi(argv[2]), std::atoi(argv[3])));
   if (role != server_argument) return;
   StdioProgram program;
+  program.own_functions = {{probe_function, run_probe}};
   program.server.find_work = [&](const std::string& name) { return find(functions, name); };
   const int code = serve_stdio(std::move(program));
   std::exit(code);  // NOLINT(concurrency-mt-unsafe): there is one thread
@@ -59,25 +58,5 @@ std::string path_of_this_program() {
 
 ServerProgram this_program() { return ServerProgram::cpp(path_of_this_program()); }
 std::vector<std::string> this_programs_attendant() { return {path_of_this_program(), attendant_argument}; }
-
-ServerProgram ServerProgram::cpp(const std::string& path) {
-  ServerProgram program;
-  program.executable = std::filesystem::absolute(path).string();
-  if (access(program.executable.c_str(), X_OK) != 0)
-    throw UsageError("there is no program " + program.executable + " that could go along to the nodes");
-  program.command = [](const NodeConfig&) { return std::string("exec \"$program\" ") + server_argument; };
-  return program;
-}
-
-ServerProgram ServerProgram::python(const std::string& interpreter) {
-  ServerProgram program;
-  program.command = [interpreter](const NodeConfig& node) {
-    const std::string arguments = " -m miniray.worker_server --stdio";
-    if (!node.python_bin.empty()) return "exec " + quote_for_shell(node.python_bin) + arguments;
-    const std::string here = quote_for_shell(interpreter);
-    return "if [ -x " + here + " ]; then exec " + here + arguments + "; else exec python3" + arguments + "; fi";
-  };
-  return program;
-}
 
 }  // namespace miniray

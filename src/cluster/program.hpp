@@ -1,7 +1,10 @@
 // A C++ program as its own worker server on the nodes.
 #pragma once
 
-#include "miniray/cluster.hpp"
+#include <string>
+#include <vector>
+
+#include "miniray/launch.hpp"
 
 namespace miniray {
 

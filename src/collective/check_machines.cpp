@@ -14,10 +14,8 @@
 namespace miniray {
 namespace {
 
-constexpr double clock_difference_s_max = 0.5;
+constexpr double clock_difference_s_max = limits::clock_difference_max_ms / 1000.0;
 constexpr int clock_rounds = 3;
-constexpr std::uint64_t shared_memory_bytes_min = 512 * limits::mib;
-constexpr std::uint64_t open_files_min = 4096;
 
 class MachineCheck {
  public:
@@ -93,13 +91,13 @@ class MachineCheck {
       const std::uint64_t shared = exam_.facts[i]["shared_memory_bytes"].unsigned_integer();
       const std::uint64_t files = exam_.facts[i]["open_files_max"].unsigned_integer();
       const std::uint64_t locked = exam_.facts[i]["locked_memory_bytes_max"].unsigned_integer();
-      if (shared < shared_memory_bytes_min)
+      if (shared < limits::checked_shared_memory_bytes_min)
         exam_.warning(
             exam_.name(i), "memory",
             "/dev/shm has " + std::to_string(shared / limits::mib) +
                 " MiB, and NCCL and torch's data loaders need more",
             "On " + exam_.name(i) + ": sudo mount -o remount,size=8G /dev/shm (in Docker: run with --shm-size=8g)");
-      if (files < open_files_min)
+      if (files < limits::checked_open_files_min)
         exam_.warning(exam_.name(i), "limit",
                       "a process may have " + std::to_string(files) + " files open, and data loaders need thousands",
                       "On " + exam_.name(i) + ": ulimit -n 65536, or nofile in /etc/security/limits.conf");

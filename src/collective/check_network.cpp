@@ -5,13 +5,13 @@
 #include <set>
 
 #include "base/network.hpp"
-#include "cluster/launch_command.hpp"
 #include "collective/examination.hpp"
+#include "launch/launch_command.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr double slow_lookup_s = 2;
+constexpr double slow_lookup_s = limits::slow_lookup_ms / 1000.0;
 
 std::string host_of(const std::string& ssh_host) {
   const std::size_t at = ssh_host.find('@');
@@ -76,7 +76,7 @@ class NetworkCheck {
         if (chosen_.contains(i)) doors.push_back({i, host, chosen_[i]});
       }
     }
-    attempts_ = exam_.probes->call(all, doors);
+    attempts_ = exam_.probes->dial(all, doors);
     for (const std::size_t to : all) {
       for (const std::size_t from : all) {
         if (exam_.probes->same_machine(from, to)) continue;
@@ -134,7 +134,7 @@ class NetworkCheck {
       for (const std::string& host : exam_.probes->addresses(i))
         doors.push_back({i, host, fixed ? exam_.nodes[i].base_port : chosen_[i]});
     }
-    attempts = exam_.probes->call_from_here(doors, exam_.options.worker.on_interrupt);
+    attempts = exam_.probes->dial_from_here(doors, exam_.options.worker.on_interrupt);
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       const int port = open_[i].contains(exam_.nodes[i].base_port) ? exam_.nodes[i].base_port : chosen_[i];
       const std::string failed = failures_of(attempts, i, i, port);

@@ -5,15 +5,15 @@
 #include <memory>
 
 #include "base/check.hpp"
-#include "cluster/launch_command.hpp"
 #include "cluster/node_config.hpp"
 #include "collective/examination.hpp"
+#include "launch/launch_command.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr double language_timeout_s = 300;  // torch may be on a slow disk
+constexpr double language_timeout_s = limits::language_answer_ms / 1000.0;
 
 class Doctor {
  public:

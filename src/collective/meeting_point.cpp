@@ -94,7 +94,7 @@ MeetingPoint find_with(NodeProbes& probes, Cluster& cluster, const std::vector<s
       if (node == master) doors.push_back({node, host, point.master_port});
     }
   }
-  const Attempts attempts = probes.call(nodes, doors);
+  const Attempts attempts = probes.dial(nodes, doors);
   point.master_addr =
       common_address(probes, attempts, master, point.master_port, "and it has the group's master (rank 0)");
   for (const std::size_t node : nodes) {

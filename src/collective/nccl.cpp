@@ -10,8 +10,6 @@
 namespace miniray {
 namespace {
 
-constexpr int world_size_max = 1'000'000;
-
 void check_range(const char* name, int given, int least, int most, const std::string& why = {}) {
   if (given >= least && given <= most) return;
   throw UsageError(std::string(name) + " is a number from " + std::to_string(least) + " to " + std::to_string(most) +
@@ -43,7 +41,7 @@ int small_integer(const Value& message, const char* name) {
 void check_nccl_config(const NCCLConfig& config) {
   check_address(config.master_addr);
   check_range("master_port", config.master_port, 1, 65535);
-  check_range("world_size", config.world_size, 1, world_size_max);
+  check_range("world_size", config.world_size, 1, limits::world_size_max);
   const std::string beside = " (world_size is " + std::to_string(config.world_size) + ")";
   check_range("rank", config.rank, 0, config.world_size - 1, beside);
   check_range("local_rank", config.local_rank, 0, config.world_size - 1, beside);
@@ -79,7 +77,7 @@ std::vector<NCCLConfig> create_nccl_configs(const std::string& master_addr,
       throw UsageError("each node has one process at least, and " + name + " has " + std::to_string(processes));
     world_size += processes;
   }
-  check_range("world_size", static_cast<int>(std::min<std::int64_t>(world_size, INT32_MAX)), 1, world_size_max);
+  check_range("world_size", static_cast<int>(std::min<std::int64_t>(world_size, INT32_MAX)), 1, limits::world_size_max);
   std::vector<NCCLConfig> configs;
   for (const auto& [name, processes] : nodes) {
     for (int local_rank = 0; local_rank < processes; ++local_rank)

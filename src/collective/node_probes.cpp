@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cluster/call.hpp"
+#include "cluster/dial.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr double answer_timeout_s = 60;  // a driver that is slow to wake, a name server that does not answer
+constexpr double answer_timeout_s = limits::probe_answer_ms / 1000.0;
 
 }  // namespace
 
@@ -80,29 +80,29 @@ Value NodeProbes::as_order(const Door& door) {
   return {{"host", door.host}, {"port", door.port}, {"token", facts(door.node)["token"]}};
 }
 
-std::vector<NodeProbes::Attempt> NodeProbes::call(const std::vector<std::size_t>& callers,
+std::vector<NodeProbes::Attempt> NodeProbes::dial(const std::vector<std::size_t>& from,
                                                   const std::vector<Door>& doors) {
   std::vector<Attempt> attempts;
-  for (const std::size_t caller : callers) {
+  for (const std::size_t node : from) {
     List to;
     for (const Door& door : doors) {
-      if (same_machine(caller, door.node)) continue;
-      attempts.push_back({caller, door, ""});
+      if (same_machine(node, door.node)) continue;
+      attempts.push_back({node, door, ""});
       to.push_back(as_order(door));
     }
-    tell(caller, {{"cmd", "dial"}, {"to", Value(std::move(to))}, {"timeout_ms", limits::dial_timeout_ms}});
+    tell(node, {{"cmd", "dial"}, {"to", Value(std::move(to))}, {"timeout_ms", limits::dial_timeout_ms}});
   }
   std::size_t at = 0;
-  // They call many at a time, and in the worst case none answers.
+  // They dial many at a time, and in the worst case none answers.
   const double patience_s = answer_timeout_s + static_cast<double>(doors.size()) * limits::dial_timeout_ms / 1e5;
-  for (const std::size_t caller : callers) {
-    const Value answer = hear(caller, patience_s);
+  for (const std::size_t node : from) {
+    const Value answer = hear(node, patience_s);
     for (const Value& outcome : answer["outcomes"].list()) attempts[at++].outcome = outcome.string();
   }
   return attempts;
 }
 
-std::vector<NodeProbes::Attempt> NodeProbes::call_from_here(const std::vector<Door>& doors,
+std::vector<NodeProbes::Attempt> NodeProbes::dial_from_here(const std::vector<Door>& doors,
                                                             const std::function<void()>& on_interrupt) {
   List to;
   std::vector<Attempt> attempts;
@@ -110,7 +110,7 @@ std::vector<NodeProbes::Attempt> NodeProbes::call_from_here(const std::vector<Do
     to.push_back(as_order(door));
     attempts.push_back({door.node, door, ""});
   }
-  const std::vector<std::string> outcomes = call_all(to, limits::dial_timeout_ms, on_interrupt);
+  const std::vector<std::string> outcomes = dial_all(to, limits::dial_timeout_ms, on_interrupt);
   for (std::size_t i = 0; i < attempts.size(); ++i) attempts[i].outcome = outcomes[i];
   return attempts;
 }

@@ -1,4 +1,5 @@
-// A probe on each of several nodes of a cluster, asked one by one or all at once; and calls between the nodes.
+// A probe on each of several nodes of a cluster, asked one by one or all at once; and whether the nodes reach each
+// other over TCP.
 #pragma once
 
 #include <functional>
@@ -47,11 +48,11 @@ class NodeProbes {
     Door door;
     std::string outcome;  ///< empty: the right node answered
   };
-  /// Each of these nodes calls all doors of the others, all at once.
-  [[nodiscard]] std::vector<Attempt> call(const std::vector<std::size_t>& callers, const std::vector<Door>& doors);
+  /// Each of these nodes dials all doors of the others, all at once.
+  [[nodiscard]] std::vector<Attempt> dial(const std::vector<std::size_t>& from, const std::vector<Door>& doors);
 
   /// The same from this process.
-  [[nodiscard]] std::vector<Attempt> call_from_here(const std::vector<Door>& doors,
+  [[nodiscard]] std::vector<Attempt> dial_from_here(const std::vector<Door>& doors,
                                                     const std::function<void()>& on_interrupt);
 
  private:

@@ -11,15 +11,13 @@
 #include "base/error_text.hpp"
 #include "base/system.hpp"
 #include "cluster/gather.hpp"
-#include "cluster/progress.hpp"
 #include "collective/meeting_point.hpp"
+#include "launch/progress.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr int room_look_ms = 50;
 constexpr double last_words_s = limits::exit_wait_ms / 1000.0;  // of a rank that is known to be dead
-constexpr std::size_t stack_lines_max = 20, stacks_max = 8;     // in an error's text
 
 std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   std::vector<Worker*> pointers;
@@ -75,7 +73,7 @@ std::string indented(const std::string& stack) {
   std::istringstream lines(stack);
   std::string made;
   std::size_t count = 0;
-  for (std::string line; std::getline(lines, line) && count < stack_lines_max; ++count) {
+  for (std::string line; std::getline(lines, line) && count < limits::group_stack_lines_max; ++count) {
     if (line.find("/miniray/_work.py\"") != std::string::npos) break;
     made += "\n    " + line;
   }
@@ -92,7 +90,7 @@ std::string seconds_text(double seconds) {
 void wait_for_room(const std::vector<Worker*>& workers) {
   std::vector<pollfd> watched;
   for (Worker* worker : workers) watched.push_back({worker->channel().fileno(), POLLOUT, 0});
-  (void)system::poll_many(watched, room_look_ms);
+  (void)system::poll_many(watched, limits::room_look_ms);
   for (Worker* worker : workers) worker->channel().pump();
 }
 
@@ -136,7 +134,7 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
     for (std::size_t rank = 0; rank < size(); ++rank)
       shown.push_back({std::to_string(rank), workers_[rank]->name(), !waiting.contains(rank)});
     progress.show(shown);
-    const std::vector<std::size_t> ready = wait_any(missing, deadline.poll_ms(200) / 1000.0);
+    const std::vector<std::size_t> ready = wait_any(missing, deadline.poll_ms(limits::group_look_ms) / 1000.0);
     for (const std::size_t at : ready) {
       const std::size_t rank = ranks[at];
       try {
@@ -166,7 +164,7 @@ std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
   std::string text;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += "\n  " + name_of(ranks[i]) + " (" + workers_[ranks[i]]->name() + ")";
-    if (i >= stacks_max) continue;
+    if (i >= limits::group_stacks_max) continue;
     try {
       text += ":" + indented(workers_[ranks[i]]->stack());
     } catch (const Error& error) {
@@ -212,7 +210,8 @@ void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
   for (const std::size_t rank : order) told[static_cast<int>(rank)] = text_of(failures[rank]);
   if (order.size() > 1) text += "\nThen the others noticed:";
   for (std::size_t i = 1; i < order.size(); ++i)
-    text += "\n  " + name_of(order[i]) + ": " + told[static_cast<int>(order[i])].substr(0, 200);
+    text +=
+        "\n  " + name_of(order[i]) + ": " + told[static_cast<int>(order[i])].substr(0, limits::group_notice_chars_max);
   text += "\nAll ranks of the group were ended. Start them again, from your last checkpoint";
   failure_.emplace(text, static_cast<int>(cause), std::move(told));
   throw GroupError(*failure_);

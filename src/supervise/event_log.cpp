@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "miniray/error.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "miniray/error.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 

@@ -293,7 +293,6 @@ void TaskEngine::heard(Member& member, Message reply) {
 }
 
 bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& reply, std::int64_t& waits_for) {
-  constexpr int tries_max = 10'000;  // a worker that never has enough is lying
   std::vector<std::int64_t> missing = reply.missing;
   const bool failed = reply.missing_failed;
   if (missing.empty() && task.function) missing.push_back(task.function->number);
@@ -321,7 +320,7 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& re
   };
   task.for_each_need([&](TaskFunction& need) { look(need, look); });
   if (task.function) look(*task.function, look);
-  return (may_come || !is_its_own) && ++task.times_missing < tries_max;
+  return (may_come || !is_its_own) && ++task.times_missing < limits::definition_tries_max;
 }
 
 // All replies that it sent have been heard, so that only the first of its tasks may have begun; unless some were lost.
@@ -391,7 +390,7 @@ void TaskEngine::check_running(Member& member, std::int64_t now) {
 }
 
 double TaskEngine::seconds_to_next_check(double at_most) const {
-  constexpr double look_again_s = 0.05;
+  constexpr double look_again_s = limits::pool_look_ms / 1000.0;
   double wait_s = at_most < 0 ? 1e9 : at_most;
   const std::int64_t now = now_ns();
   for (const Member& member : members_) {
@@ -438,8 +437,7 @@ void TaskEngine::rest() const {
     const auto behind = static_cast<double>(member.task_count() - 1);
     rest_ns = std::min(rest_ns, behind * queue_.mean_ns(*member.holds) / 2);
   }
-  constexpr double worth_it_ns = 20'000;
-  if (rest_ns >= worth_it_ns) system::sleep_ns(static_cast<std::int64_t>(rest_ns));
+  if (rest_ns >= limits::rest_min_us * 1000.0) system::sleep_ns(static_cast<std::int64_t>(rest_ns));
 }
 
 void TaskEngine::turn(double timeout_s, Channel* waker) {

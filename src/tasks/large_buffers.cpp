@@ -26,7 +26,7 @@ std::uint64_t sample_of(std::span<const std::byte> bytes) {
 
 std::vector<std::shared_ptr<const LargeBuffer>> LargeBuffers::own_buffers(Message& call) {
   std::vector<std::shared_ptr<const LargeBuffer>> large;
-  std::vector<std::uint64_t> places(call.buffers.size());
+  std::vector<BufferPlace> places(call.buffers.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
     Buffer& buffer = call.buffers[i];
     if (buffer.size < limits::shared_buffer_bytes_min) {
@@ -39,7 +39,7 @@ std::vector<std::shared_ptr<const LargeBuffer>> LargeBuffers::own_buffers(Messag
     Recognised found = recognise(buffer.bytes());
     buffer = std::move(found.buffer);
     if (!found.known) continue;
-    places[i] = Message::kept_place | found.known->number;
+    places[i] = BufferPlace::kept(found.known->number);
     large.push_back(std::move(found.known));
   }
   if (!large.empty()) call.places = std::move(places);

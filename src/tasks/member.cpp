@@ -45,7 +45,7 @@ void Member::introduce(const Task& task) {
     });
   if (!is_new || !known_.contains(task.function->number)) return;
   known_order_.push_back(task.function->number);
-  if (known_order_.size() > functions_known_max) drop(known_order_.front());
+  if (known_order_.size() > limits::functions_known_max) drop(known_order_.front());
 }
 
 void Member::drop(std::int64_t function) {
@@ -77,7 +77,7 @@ void Member::send_keep(const LargeBuffer& large, std::uint64_t supplied_as) {
   keep.kind = Message::Kind::keep;
   keep.head.number = static_cast<std::int64_t>(large.number);
   keep.buffers.push_back(large.buffer);
-  if (supplied_as != 0) keep.places.push_back(Message::supplied_place | supplied_as);
+  if (supplied_as != 0) keep.places.push_back(BufferPlace::supplied(supplied_as));
   (void)worker_->send_some(keep);
   kept_[large.number] = large.buffer.size;
   kept_order_.push_back(large.number);
@@ -117,7 +117,7 @@ std::optional<Task> Member::take(std::int64_t number) {
 }
 
 bool Member::is_overdue(std::int64_t now) const {
-  const std::int64_t on_its_way_ns = shares_clock_ ? 0 : 1'000'000'000;  // a reply, through a network
+  const std::int64_t on_its_way_ns = shares_clock_ ? 0 : limits::reply_on_its_way_ms * 1'000'000LL;
   return tasks_.size() > 1 && now > lease_end_ns_ + on_its_way_ns;
 }
 
@@ -178,7 +178,7 @@ void Member::check_invariants() const {
   MINIRAY_CHECK(tasks_.size() < 2 || lease_end_ns_ > 0, lease_end_ns_);
 
   // Functions that it knows, and buffers that it keeps, each in the order in which it heard of them.
-  MINIRAY_CHECK(known_order_.size() <= functions_known_max, known_order_.size());
+  MINIRAY_CHECK(known_order_.size() <= limits::functions_known_max, known_order_.size());
   MINIRAY_CHECK(std::set(known_order_.begin(), known_order_.end()).size() == known_order_.size(), known_order_.size());
   for (const std::int64_t function : known_order_) MINIRAY_CHECK(known_.contains(function), function);
   MINIRAY_CHECK(kept_order_.size() == kept_.size(), kept_order_.size(), kept_.size());

@@ -79,7 +79,6 @@ class Member {
   std::int64_t condemned = 0;        ///< a task for which it is being ended, and whose outcome is known
 
  private:
-  static constexpr std::size_t functions_known_max = 256;
   [[nodiscard]] bool is_overdue(std::int64_t now_ns) const;
   void introduce(const TaskFunction& function, std::set<std::int64_t>& seen);
   void tell(const TaskFunction& function);

@@ -9,9 +9,6 @@
 namespace miniray {
 namespace {
 
-// A body grows with what has arrived, so that a length alone never takes memory.
-constexpr std::size_t body_growth_bytes = 1 * limits::mib;
-
 void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
   if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
       static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
@@ -35,7 +32,7 @@ CallHead checked(const FrameCallHead& said) {
 std::uint64_t Frame::stream_bytes() const {
   std::uint64_t bytes = sizeof(FrameHead) + (has_call_head(head.kind) ? sizeof(FrameCallHead) : 0) +
                         entries.size() * sizeof(BufferEntry) + body.size();
-  for (const BufferEntry& entry : entries) bytes += entry.place == BufferEntry::in_stream ? entry.bytes : 0;
+  for (const BufferEntry& entry : entries) bytes += entry.place.in_stream() ? entry.bytes : 0;
   return bytes;
 }
 
@@ -71,7 +68,7 @@ Frame parse_frame(std::string_view bytes) {
   frame.body = take(frame.head.body_bytes);
   frame.buffers.resize(frame.entries.size());
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
-    if (frame.entries[i].place != BufferEntry::in_stream) continue;
+    if (!frame.entries[i].place.in_stream()) continue;
     const std::string_view buffer = take(frame.entries[i].bytes);
     frame.buffers[i] = Buffer::allocate(buffer.size());
     if (!buffer.empty()) std::memcpy(frame.buffers[i].data, buffer.data(), buffer.size());
@@ -85,7 +82,7 @@ std::span<std::byte> FrameReader::direct_room() {
   if (state_ == State::body) {
     const std::uint64_t left = frame_.head.body_bytes - filled_;
     if (left < limits::staging_bytes) return {};
-    frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(body_growth_bytes, filled_)));
+    frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(limits::body_growth_bytes, filled_)));
     return std::as_writable_bytes(std::span(frame_.body)).subspan(filled_);
   }
   if (state_ == State::buffers && buffer_ < frame_.buffers.size()) {
@@ -207,7 +204,7 @@ bool FrameReader::read_buffers() {
   for (; buffer_ < frame_.buffers.size(); ++buffer_, filled_ = 0) {
     const BufferEntry& entry = frame_.entries[buffer_];
     Buffer& buffer = frame_.buffers[buffer_];
-    if (entry.place != BufferEntry::in_stream) continue;
+    if (!entry.place.in_stream()) continue;
     if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);
     MINIRAY_CHECK(filled_ <= entry.bytes && buffer.size == entry.bytes, filled_, entry.bytes, buffer.size);
     filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "miniray/limits.hpp"
@@ -39,11 +40,11 @@ struct FrameCallHead {
 static_assert(sizeof(FrameCallHead) == 24 && offsetof(FrameCallHead, verb) == 16);
 
 struct BufferEntry {
-  static constexpr std::uint64_t in_stream = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t place = in_stream;  ///< else the number of a shared-memory slot
+  BufferPlace place = {};
 };
-static_assert(sizeof(BufferEntry) == 16 && offsetof(BufferEntry, place) == 8);
+static_assert(sizeof(BufferEntry) == 16 && offsetof(BufferEntry, place) == 8 &&
+              std::is_trivially_copyable_v<BufferEntry>);
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 /// Appends the head and the buffer table of one frame. `call` is left out where the kind has none.

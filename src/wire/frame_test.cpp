@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "miniray/error.hpp"
@@ -28,12 +29,27 @@ std::string frame(const FrameHead& head, std::span<const BufferEntry> entries, c
 
 }  // namespace
 
+TEST_CASE("a buffer's place is the number that the frame's table has") {
+  CHECK(BufferPlace().in_stream());
+  CHECK(BufferPlace().route() == BufferPlace::Route::stream);
+  CHECK(std::bit_cast<std::uint64_t>(BufferPlace()) == 0);
+  const auto check = [](BufferPlace place, BufferPlace::Route route, std::uint64_t in_table) {
+    CHECK(!place.in_stream());
+    CHECK(place.route() == route);
+    CHECK(place.number() == 7);
+    CHECK(std::bit_cast<std::uint64_t>(place) == in_table);
+  };
+  check(BufferPlace::slot(7), BufferPlace::Route::slot, 7);
+  check(BufferPlace::supplied(7), BufferPlace::Route::supplied, (std::uint64_t{1} << 63) + 7);
+  check(BufferPlace::kept(7), BufferPlace::Route::kept, (std::uint64_t{1} << 62) + 7);
+}
+
 TEST_CASE("a frame's bytes are those of docs/wire_format.md") {
   FrameHead head;
   head.codec = Codec::json;
   head.buffer_count = 1;
   head.body_bytes = 4;
-  const BufferEntry entry{2, BufferEntry::in_stream};
+  const BufferEntry entry{2, {}};
   const std::string expected(
       "MR\x00\x01\x01\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00"
       "\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -76,7 +92,7 @@ TEST_CASE("frames are made of pieces of any size") {
   FrameHead head;
   head.buffer_count = 2;
   head.body_bytes = 200'000;
-  const BufferEntry entries[] = {{300'000, BufferEntry::in_stream}, {0, BufferEntry::in_stream}};
+  const BufferEntry entries[] = {{300'000, {}}, {0, {}}};
   const std::string one = frame(head, entries, std::string(200'000, 'b') + std::string(300'000, 'x'));
   for (const std::size_t piece : {1UL, 7UL, 4096UL, 65'536UL, 1'000'000UL}) {
     FrameReader reader;
@@ -110,7 +126,7 @@ TEST_CASE("what is not a frame is refused, and what is too large before memory i
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
   CHECK_THROWS_AS(refused(bytes), MessageTooLarge);
   head.buffer_count = 2;
-  const BufferEntry entries[] = {{UINT64_MAX, 0}, {UINT64_MAX, 0}};
+  const BufferEntry entries[] = {{UINT64_MAX, {}}, {UINT64_MAX, {}}};
   CHECK_THROWS_AS(refused(frame(head, entries, "")), MessageTooLarge);
   head = {};
   head.kind = static_cast<Message::Kind>(12);

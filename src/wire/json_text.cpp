@@ -4,8 +4,18 @@
 #include <charconv>
 
 #include "base/check.hpp"
+#include "miniray/message.hpp"
 
 namespace miniray {
+
+std::string write_json(const Value& value) { return encode(value, Codec::json).body; }
+
+Value read_json_text(std::string_view text) {
+  Message message;
+  message.codec = Codec::json;
+  message.body = text;
+  return decode(message);
+}
 
 std::string json_number(double value) {
   std::array<char, 32> digits{};

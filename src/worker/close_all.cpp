@@ -9,11 +9,6 @@
 #include "worker/worker_state.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr int urgency_slice_ms = 20;  // how often a wait looks whether another thread is in a hurry
-
-}  // namespace
 
 Closer::Closer(Worker::State& worker, const CloseOptions& options) : left_{&worker}, options_(options) { worker.end(); }
 
@@ -47,7 +42,7 @@ void Closer::wait(const Deadline& deadline) {
   while (look(), !left_.empty() && !deadline.passed() && how() == before) {
     std::vector<pollfd> watched;
     for (Worker::State* worker : left_) worker->watch(watched);
-    int slice_ms = options_.urgency == nullptr ? limits::wait_slice_ms : urgency_slice_ms;
+    int slice_ms = options_.urgency == nullptr ? limits::wait_slice_ms : limits::urgency_slice_ms;
     if (!cut_at_.passed()) slice_ms = cut_at_.poll_ms(slice_ms);
     (void)system::poll_many(watched, deadline.poll_ms(slice_ms));
     if (!left_.empty() && left_.front()->on_interrupt()) left_.front()->on_interrupt()();

@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "worker/newcomer.hpp"
 
 namespace miniray {

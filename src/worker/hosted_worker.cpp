@@ -9,19 +9,13 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
 #include "worker/newcomer.hpp"
 #include "worker/remote_process.hpp"
 #include "worker/work_function.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr std::size_t output_read_bytes = 64 * limits::kib;
-constexpr int last_reads_max = 64;
-constexpr std::size_t line_bytes_max = 64 * limits::kib;  // a longer one is shown in pieces
-
-}  // namespace
 
 HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work,
                            Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
@@ -174,7 +168,7 @@ void HostedWorker::output_ready(Printed& printed) {
   std::string& text = printed.unfinished_line;
   const std::size_t last = text.rfind('\n');
   std::size_t complete = last == std::string::npos ? 0 : last + 1;
-  if (text.size() - complete > line_bytes_max) {
+  if (text.size() - complete > limits::output_line_bytes_max) {
     // A character stays: half of it may be missing, and what is left of the line is then never empty.
     complete = text.size() - 1;
     while ((text[complete] & 0xC0) == 0x80 && complete > text.size() - 4) --complete;
@@ -183,12 +177,12 @@ void HostedWorker::output_ready(Printed& printed) {
   if (complete == 0) return;
   const bool more = (*printed.taker)(label_, std::string_view(text).substr(0, complete));
   text.erase(0, complete);
-  MINIRAY_CHECK(text.size() <= line_bytes_max, number_, text.size());
+  MINIRAY_CHECK(text.size() <= limits::output_line_bytes_max, number_, text.size());
   if (!more) printed.watch.reset();
 }
 
 bool HostedWorker::read_output(Printed& printed) {
-  std::array<std::byte, output_read_bytes> room;
+  std::array<std::byte, limits::output_read_bytes> room;
   const system::Transfer transfer = system::read_some(printed.pipe.get(), room);
   if (transfer.outcome == system::Transfer::Outcome::closed) printed.watch.reset();
   if (transfer.outcome != system::Transfer::Outcome::moved) return false;
@@ -204,7 +198,7 @@ void HostedWorker::take_last_output(Printed& printed) {
   MINIRAY_CHECK(ended_, number_);
   if (!printed.pipe.valid()) return;
   printed.watch.reset();
-  for (int reads = 0; reads < last_reads_max && read_output(printed); ++reads) {
+  for (int reads = 0; reads < limits::output_last_reads_max && read_output(printed); ++reads) {
   }
   std::string& text = printed.unfinished_line;
   if (!text.empty() && !text.ends_with('\n')) text += '\n';
@@ -245,7 +239,7 @@ void HostedWorker::process_ended() {
 
 void HostedWorker::drain() {
   MINIRAY_CHECK(ended_ && data_.valid(), number_, ended_);
-  std::array<std::byte, output_read_bytes> room;
+  std::array<std::byte, limits::output_read_bytes> room;
   try {
     const system::Transfer transfer = system::receive(data_.get(), room, system::Block::no, nullptr);
     if (transfer.outcome != system::Transfer::Outcome::closed) return;

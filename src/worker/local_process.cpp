@@ -16,8 +16,6 @@
 namespace miniray {
 namespace {
 
-constexpr int stack_look_ms = 10;
-
 // Without the answer to a question for its stack that came too late.
 std::string crash_part(const std::string& text) {
   const std::size_t at = std::min(
@@ -113,7 +111,7 @@ std::string LocalProcess::stack(const std::function<void()>& on_interrupt) {
   const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms);
   std::size_t before = 0;
   while (!deadline.passed()) {  // until something is there, and no more of it comes
-    (void)system::poll_one(process_.pidfd(), POLLIN, stack_look_ms);
+    (void)system::poll_one(process_.pidfd(), POLLIN, limits::stack_look_ms);
     if (on_interrupt) on_interrupt();
     const std::size_t bytes = system::memory_file_bytes(ties_.crash_file.get());
     if (bytes > 0 && bytes == before) break;

@@ -30,7 +30,8 @@ std::string server_name(const RemoteAddress& address) {
 ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
   const RemoteOptions& options = address.options;
   const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "the argument key");
-  if (!(options.unreachable_s >= 1 && options.unreachable_s <= 1e6))
+  if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
+        options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
     throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
   Request request;
   request.token = random_hex(16);

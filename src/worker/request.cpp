@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {
@@ -17,15 +18,6 @@ std::string string_or_empty(const Value& from, const char* key) {
 }
 
 }  // namespace
-
-std::string write_json(const Value& value) { return encode(value, Codec::json).body; }
-
-Value read_json_text(std::string_view text) {
-  Message message;
-  message.codec = Codec::json;
-  message.body = text;
-  return decode(message);
-}
 
 std::string with_length(std::string_view text) {
   const auto bytes = static_cast<std::uint32_t>(text.size());
@@ -69,7 +61,7 @@ Request read_request(std::string_view text) {
     request.spin_us = static_cast<int>(std::clamp<std::int64_t>(spin->integer(), 0, INT32_MAX));
   if (const Value* inbox = value.find("inbox_bytes_max")) request.inbox_bytes_max = inbox->unsigned_integer();
   if (const Value* after = value.find("unreachable_ms")) {
-    if (after->integer() < 1000 || after->integer() > INT32_MAX)
+    if (after->integer() < limits::unreachable_min_ms || after->integer() > INT32_MAX)
       throw ProtocolError("unreachable_ms is out of range: " + std::to_string(after->integer()));
     request.unreachable_ms = static_cast<int>(after->integer());
   }

@@ -38,8 +38,6 @@ struct Request {
 /// Throws ProtocolError or ValueError if it is none.
 [[nodiscard]] Request read_request(std::string_view text);
 
-[[nodiscard]] std::string write_json(const Value& value);
-[[nodiscard]] Value read_json_text(std::string_view text);
 /// A JSON text with its length in front.
 [[nodiscard]] std::string with_length(std::string_view text);
 

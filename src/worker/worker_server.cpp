@@ -15,6 +15,7 @@
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
 #include "worker/hosted_worker.hpp"
 #include "worker/newcomer.hpp"
@@ -22,10 +23,6 @@
 
 namespace miniray {
 namespace {
-
-constexpr int busy_turn_ms = 50;      // while somebody's time is running out
-constexpr int accepts_per_turn = 64;  // then those who are in get their turn
-constexpr std::size_t refusal_bytes_max = 16 * limits::kib;
 
 void log_to_stderr(const std::string& line) {
   const time_t now = time(nullptr);
@@ -157,7 +154,7 @@ void WorkerServer::State::listen() {
 }
 
 void WorkerServer::State::accept_some() {
-  for (int i = 0; i < accepts_per_turn; ++i) {
+  for (int i = 0; i < limits::accepts_per_turn; ++i) {
     try {
       std::optional<network::Accepted> accepted = network::accept(listener_.socket.get());
       if (!accepted) return;
@@ -240,8 +237,8 @@ void WorkerServer::State::pair_up(Entering entering) {
 void WorkerServer::State::refuse(std::initializer_list<const Fd*> sockets, const std::string& peer,
                                  const std::string& why) const {
   log("refused " + peer + ": " + to_utf8(why));
-  const bool long_one = why.size() > refusal_bytes_max;
-  const std::string told = long_one ? "... " + why.substr(why.size() - refusal_bytes_max) : why;
+  const bool long_one = why.size() > limits::refusal_bytes_max;
+  const std::string told = long_one ? "... " + why.substr(why.size() - limits::refusal_bytes_max) : why;
   const Value answer{{"refused", to_utf8(told)}};  // it may be cut within a letter
   for (const Fd* socket : sockets)
     if (socket->valid()) write_at_once(socket->get(), with_length(write_json(answer)));
@@ -357,7 +354,7 @@ bool WorkerServer::State::tick() {
 
 void WorkerServer::State::turn() {
   const bool urgent = tick();
-  (void)loop_.turn(urgent ? busy_turn_ms : limits::wait_slice_ms);
+  (void)loop_.turn(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
   count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
 }

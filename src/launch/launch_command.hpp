@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "miniray/cluster.hpp"
+#include "miniray/launch.hpp"
 
 namespace miniray {
 
@@ -25,6 +25,9 @@ struct Tunnel {
                                                std::uint64_t bytes);
 /// The line by which that asks for the program.
 inline constexpr const char* send_program_line = "miniray-send-program";
+
+/// With this argument, a C++ program that calls init() is a worker server.
+inline constexpr const char* server_argument = "--miniray-worker-server";
 
 [[nodiscard]] std::string quote_for_shell(const std::string& word);
 

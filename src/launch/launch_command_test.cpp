@@ -1,4 +1,4 @@
-#include "cluster/launch_command.hpp"
+#include "launch/launch_command.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/code_bundle.hpp"
+#include "launch/code_bundle.hpp"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-// One call to a node that listens: connects, and hears from a probe there whom it has reached.
+// Whether a node can be reached over TCP: a Dial connects to where a probe listens, and reads from it whom it has
+// reached.
 #pragma once
 
 #include <poll.h>
@@ -14,10 +15,11 @@
 
 namespace miniray {
 
-class Call {
+/// One attempt. It never waits: poll its interest(), then advance() it.
+class Dial {
  public:
   /// `to` has the "host", the "port", and the "token" of the probe that is meant.
-  Call(const Value& to, int timeout_ms);
+  Dial(const Value& to, int timeout_ms);
 
   [[nodiscard]] bool over() const { return outcome_.has_value(); }
   /// Once it is over. Empty: the right one answered; else "refused", "silent", "stranger", "mute", or what the system
@@ -38,15 +40,15 @@ class Call {
   std::optional<std::string> outcome_;
 };
 
-/// Several calls, as many at a time as is wise.
-class Calls {
+/// Several attempts, limits::dials_max of them at a time.
+class Dials {
  public:
   void add(const List& to, int timeout_ms);
   [[nodiscard]] bool over() const { return results_.size() == wanted_.size(); }
-  /// Those that are under way.
+  /// Of the attempts that are under way.
   [[nodiscard]] std::vector<pollfd> interests() const;
   [[nodiscard]] int poll_ms(int slice_ms) const;
-  /// What poll said of the interests. Begins new calls where others have ended.
+  /// What poll said of the interests. Begins new attempts where others have ended.
   void advance(const pollfd* watched);
   /// The outcomes, in the order in which they were added. Afterwards there are none.
   [[nodiscard]] std::vector<std::string> take();
@@ -56,7 +58,7 @@ class Calls {
 
   struct Active {
     std::size_t number;
-    Call call;
+    Dial dial;
   };
   std::vector<std::pair<Value, int>> wanted_;
   std::vector<Active> active_;
@@ -64,8 +66,8 @@ class Calls {
   std::vector<std::pair<std::size_t, std::string>> results_;
 };
 
-/// From this process.
-[[nodiscard]] std::vector<std::string> call_all(const List& to, int timeout_ms,
+/// Makes all attempts from this process, and returns their outcomes in the order of `to`.
+[[nodiscard]] std::vector<std::string> dial_all(const List& to, int timeout_ms,
                                                 const std::function<void()>& on_interrupt);
 
 }  // namespace miniray

@@ -4,6 +4,7 @@
 // from. When that ends, however it does, the kernel kills the attendant and every ssh, and so the servers end.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -12,10 +13,17 @@
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/process.hpp"
-#include "cluster/line_stream.hpp"
+#include "launch/line_stream.hpp"
 #include "miniray/limits.hpp"
 
 namespace miniray {
+
+/// Between the cluster and its attendant. From the cluster: these descriptors are yours, and so many bytes that were
+/// read from them follow; or drop the node. To the cluster: the command of a node ended with this exit code.
+struct AttendantNotice {
+  static constexpr std::int32_t drop = -1;
+  std::int32_t node, value;
+};
 
 class Attendant {
  public:

@@ -1,4 +1,4 @@
-#include "cluster/bring_up.hpp"
+#include "launch/bring_up.hpp"
 
 #include <poll.h>
 
@@ -9,10 +9,6 @@
 
 namespace miniray {
 namespace {
-
-// Once a node has failed, the others have this long to fail too, and to be named; ssh gives up before.
-constexpr int failing_together_ms = limits::ssh_connect_timeout_ms + 2000;
-constexpr int look_ms = 200;
 
 void give_up(NodeLaunch& launch, const BringUpOptions& options) {
   launch.give_up("it was not ready within " + std::to_string(static_cast<int>(options.timeout_s)) + " s (" +
@@ -29,7 +25,7 @@ BringUp::BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> l
       names_(std::move(names)),
       options_(std::move(options)),
       deadline_(Deadline::in_seconds(options_.timeout_s)),
-      heartbeat_(Deadline::in_ms(options_.unreachable_ms / 4)),
+      heartbeat_(Deadline::in_ms(options_.unreachable_ms / limits::heartbeats)),
       progress_(options_.progress) {
   MINIRAY_CHECK(attendant_->streams().size() == launches_.size() && names_.size() == launches_.size());
 }
@@ -41,7 +37,7 @@ bool BringUp::advance() {
   for (const auto& [node, exit_code] : attendant_->exit_codes())
     launches_[node].command_ended(streams[node], exit_code);
   if (!failing_until_ && std::ranges::find(launches_, NodeLaunch::Stage::failed, &NodeLaunch::stage) != launches_.end())
-    failing_until_ = Deadline::in_ms(failing_together_ms);
+    failing_until_ = Deadline::in_ms(limits::failing_nodes_ms);
   if (deadline_.passed())
     for (NodeLaunch& launch : launches_) give_up(launch, options_);
   if (heartbeat_.passed()) send_heartbeats();
@@ -53,7 +49,7 @@ bool BringUp::advance() {
 }
 
 void BringUp::send_heartbeats() {
-  heartbeat_ = Deadline::in_ms(options_.unreachable_ms / 4);
+  heartbeat_ = Deadline::in_ms(options_.unreachable_ms / limits::heartbeats);
   for (std::size_t i = 0; i < launches_.size(); ++i) {
     if (!launches_[i].wants_heartbeats()) continue;
     LineStream& talk = attendant_->streams()[i].talk;
@@ -71,7 +67,7 @@ void BringUp::wait() const {
     watched.push_back({talk.ended() ? -1 : talk.input_fileno(), static_cast<short>(POLLIN | writing), 0});
     watched.push_back({errors.ended() ? -1 : errors.input_fileno(), POLLIN, 0});
   }
-  (void)system::poll_many(watched, std::min(look_ms, deadline_.poll_ms(limits::wait_slice_ms)));
+  (void)system::poll_many(watched, std::min(limits::launch_look_ms, deadline_.poll_ms(limits::wait_slice_ms)));
   if (options_.on_interrupt) options_.on_interrupt();
 }
 

@@ -1,19 +1,14 @@
-#include "cluster/node_launch.hpp"
+#include "launch/node_launch.hpp"
 
 #include "base/check.hpp"
 #include "channel/authentication.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/launch_protocol.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/launch_protocol.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr std::size_t complaint_bytes_max = 16 * limits::kib;
-
-}  // namespace
 
 NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
                        std::shared_ptr<const std::string> executable)
@@ -50,7 +45,8 @@ void NodeLaunch::give_up(std::string why) {
 void NodeLaunch::read_complaints(LineStream& errors) {
   if (!errors.ended()) errors.fill();
   complaints_ += errors.take_rest();
-  if (complaints_.size() > complaint_bytes_max) complaints_.erase(0, complaints_.size() - complaint_bytes_max);
+  if (complaints_.size() > limits::complaint_bytes_max)
+    complaints_.erase(0, complaints_.size() - limits::complaint_bytes_max);
 }
 
 void NodeLaunch::advance(Attendant::Streams& streams) {

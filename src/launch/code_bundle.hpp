@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "miniray/cluster.hpp"
+#include "miniray/launch.hpp"
 #include "miniray/value.hpp"
 
 namespace miniray {

@@ -21,6 +21,8 @@ struct StdioProgram {
   /// cluster.
   std::function<void(const std::filesystem::path& folder, const Setup& setup)> prepare = {};
   WorkerServerOptions server = {};
+  /// What every server of a cluster can run, by name. `server.find_work` is not asked for these.
+  std::map<std::string, WorkFunction> own_functions = {};
 };
 
 /// Returns the process's exit code.

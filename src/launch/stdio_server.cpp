@@ -1,4 +1,4 @@
-#include "cluster/stdio_server.hpp"
+#include "launch/stdio_server.hpp"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -14,18 +14,15 @@
 #include "base/stream_guard.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
-#include "cluster/code_bundle.hpp"
-#include "cluster/launch_protocol.hpp"
-#include "cluster/line_stream.hpp"
-#include "cluster/probe.hpp"
+#include "launch/code_bundle.hpp"
+#include "launch/launch_protocol.hpp"
+#include "launch/line_stream.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {
-
-constexpr int port_look_ms = 50;
 
 // Where the cluster's ssh reached this machine. One that is on this machine needed none; the variable then tells of how
 // its user came here.
@@ -134,7 +131,7 @@ WorkerServer StdioServer::make_server() {
   };
   const auto find = options.find_work;
   options.find_work = [this, find](const std::string& name) {
-    if (name == probe_function) return WorkFunction(run_probe);
+    if (const auto own = program_.own_functions.find(name); own != program_.own_functions.end()) return own->second;
     if (serving_ != nullptr) guard_.emplace(stream_.input_fileno(), silence_ms_max_);
     const auto relieve = [this](void*) {
       if (serving_ == nullptr) return;
@@ -163,7 +160,7 @@ WorkerServer StdioServer::listen(const WorkerServerOptions& options) {
     } catch (const SystemError& error) {
       if (error.error_number() != EADDRINUSE || deadline.is_never()) throw;
     }
-    (void)system::poll_many({}, port_look_ms);
+    (void)system::poll_many({}, limits::port_look_ms);
   }
 }
 

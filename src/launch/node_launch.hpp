@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "cluster/attendant.hpp"
-#include "cluster/code_bundle.hpp"
-#include "miniray/cluster.hpp"
+#include "launch/attendant.hpp"
+#include "launch/code_bundle.hpp"
+#include "miniray/launch.hpp"
 #include "miniray/value.hpp"
 
 namespace miniray {

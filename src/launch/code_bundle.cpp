@@ -1,4 +1,4 @@
-#include "cluster/code_bundle.hpp"
+#include "launch/code_bundle.hpp"
 
 #include <unistd.h>
 
@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int unused_days_max = 30;  // then a folder in the cache goes
-
 std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / limits::mib) + " MiB"; }
 
 bool is_hash(const std::string& text) {
@@ -34,7 +32,7 @@ fs::path checked_path(const std::string& text) {
 }
 
 void remove_unused(const fs::path& folder) {
-  const auto oldest = fs::file_time_type::clock::now() - std::chrono::hours(24 * unused_days_max);
+  const auto oldest = fs::file_time_type::clock::now() - std::chrono::hours(24 * limits::cache_unused_days_max);
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
     if (entry.last_write_time(ignored) < oldest) fs::remove_all(entry.path(), ignored);

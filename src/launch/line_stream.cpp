@@ -1,4 +1,4 @@
-#include "cluster/line_stream.hpp"
+#include "launch/line_stream.hpp"
 
 #include <poll.h>
 

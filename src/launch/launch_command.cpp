@@ -1,8 +1,11 @@
-#include "cluster/launch_command.hpp"
+#include "launch/launch_command.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <filesystem>
 
+#include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/version.hpp"
 
@@ -28,17 +31,37 @@ std::string quote_for_shell(const std::string& word) {
   return quoted + "'";
 }
 
+ServerProgram ServerProgram::cpp(const std::string& path) {
+  ServerProgram program;
+  program.executable = std::filesystem::absolute(path).string();
+  if (access(program.executable.c_str(), X_OK) != 0)
+    throw UsageError("there is no program " + program.executable + " that could go along to the nodes");
+  program.command = [](const NodeConfig&) { return std::string("exec \"$program\" ") + server_argument; };
+  return program;
+}
+
+ServerProgram ServerProgram::python(const std::string& interpreter) {
+  ServerProgram program;
+  program.command = [interpreter](const NodeConfig& node) {
+    const std::string arguments = " -m miniray.worker_server --stdio";
+    if (!node.python_bin.empty()) return "exec " + quote_for_shell(node.python_bin) + arguments;
+    const std::string here = quote_for_shell(interpreter);
+    return "if [ -x " + here + " ]; then exec " + here + arguments + "; else exec python3" + arguments + "; fi";
+  };
+  return program;
+}
+
 std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command, const Tunnel& tunnel,
                                         int unreachable_ms) {
   // Whatever the user's shell is, this is for sh.
   if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
-  const std::string alive_s = std::to_string(std::max(1, unreachable_ms / 4 / 1000));
+  const std::string alive_s = std::to_string(std::max(1, unreachable_ms / limits::heartbeats / 1000));
   std::vector<std::string> command{"ssh", "-T",
                                    "-o",  "BatchMode=yes",
                                    "-o",  "LogLevel=ERROR",
                                    "-o",  "ConnectTimeout=" + std::to_string(limits::ssh_connect_timeout_ms / 1000),
                                    "-o",  "ServerAliveInterval=" + alive_s,
-                                   "-o",  "ServerAliveCountMax=4"};
+                                   "-o",  "ServerAliveCountMax=" + std::to_string(limits::heartbeats)};
   if (!node.ssh_key.empty()) command.insert(command.end(), {"-i", node.ssh_key});
   if (!tunnel.here.empty())
     command.insert(command.end(), {"-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-L",

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "cluster/attendant.hpp"
-#include "cluster/node_launch.hpp"
-#include "cluster/progress.hpp"
-#include "miniray/cluster.hpp"
+#include "launch/attendant.hpp"
+#include "launch/node_launch.hpp"
+#include "launch/progress.hpp"
+#include "miniray/launch.hpp"
 
 namespace miniray {
 

@@ -1,5 +1,4 @@
-#include "cluster/attendant_loop.hpp"
-
+// What runs in the attendant's process: attendant.hpp says what it does for a cluster.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -8,24 +7,86 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/clock.hpp"
+#include "base/fd.hpp"
 #include "base/system.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/launch_protocol.hpp"
+#include "launch/attendant.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/launch_protocol.hpp"
+#include "launch/line_stream.hpp"
 #include "miniray/error.hpp"
-#include "worker/request.hpp"
+#include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {
 
-constexpr std::size_t print_bytes_max = 4096;  // what a pipe that has room surely takes
-constexpr int heartbeats_per_limit = 4;
+// The attendant's ends of a node's streams, for the command that it starts.
+struct NodeEnds {
+  std::string name;
+  std::vector<std::string> command;
+  Fd talk, errors;
+};
 
-}  // namespace
+// Text for one of this process's standard descriptors, which others share: written when there is room, a few lines
+// at a time, so that a terminal that stands still stops nothing but itself.
+class Printer {
+ public:
+  explicit Printer(int descriptor) : descriptor_(descriptor) {}
+  void print(std::string_view text) { waiting_ += text; }
+  [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
+  [[nodiscard]] bool full() const { return waiting_.size() > limits::output_queue_bytes_max; }
+  [[nodiscard]] int fileno() const { return descriptor_; }
+  void write_some();
+
+ private:
+  int descriptor_;
+  std::string waiting_;
+};
+
+class AttendantLoop {
+ public:
+  AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms);
+  // Returns when the cluster has finished and every node has.
+  int run();
+
+ private:
+  struct Node {
+    std::string name;
+    ChildProcess command;
+    bool ended = false;  // the command
+    LineStream talk, errors;
+    bool taken_over = false;
+  };
+  void start(std::size_t index, NodeEnds& ends);
+  void hear_news();
+  void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
+  void drop(Node& node);
+  void read_node(Node& node);
+  void show(const std::string& line, const Node& node);
+  void report(std::size_t node, int exit_code);
+  void reap();
+  [[nodiscard]] bool all_done() const;
+  void turn();
+
+  std::vector<Node> nodes_;
+  Fd news_;
+  std::string output_folder_;
+  int heartbeat_ms_;
+  Deadline next_heartbeat_ = Deadline::in_ms(0);
+  bool finishing_ = false;
+  Printer out_, errors_;
+  std::map<std::string, std::ofstream> files_;
+};
 
 void Printer::write_some() {
   if (waiting_.empty() || (system::poll_one(descriptor_, POLLOUT, 0) & (POLLOUT | POLLERR | POLLHUP)) == 0) return;
-  std::size_t bytes = std::min(waiting_.size(), print_bytes_max);
+  std::size_t bytes = std::min(waiting_.size(), limits::print_bytes_max);
   const std::size_t line_end = waiting_.rfind('\n', bytes - 1);
   if (line_end != std::string::npos) bytes = line_end + 1;
   try {
@@ -40,7 +101,7 @@ void Printer::write_some() {
 AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms)
     : news_(std::move(news)),
       output_folder_(std::move(output_folder)),
-      heartbeat_ms_(unreachable_ms / heartbeats_per_limit),
+      heartbeat_ms_(unreachable_ms / limits::heartbeats),
       out_(STDOUT_FILENO),
       errors_(STDERR_FILENO) {
   nodes_.resize(ends.size());
@@ -184,6 +245,8 @@ int AttendantLoop::run() {
   while (!all_done()) turn();
   return 0;
 }
+
+}  // namespace
 
 int attend(int news, int lifeline) {
   Fd orders(news);

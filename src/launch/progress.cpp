@@ -1,4 +1,4 @@
-#include "cluster/progress.hpp"
+#include "launch/progress.hpp"
 
 #include <unistd.h>
 
@@ -7,21 +7,15 @@
 #include <cstdio>
 
 #include "base/system.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
-namespace {
-
-constexpr int first_after_ms = 500, again_after_ms = 200;               // on a terminal
-constexpr int first_line_after_ms = 3000, next_line_after_ms = 10'000;  // elsewhere
-constexpr std::size_t names_max = 4;
-
-}  // namespace
 
 Progress::Progress(bool wanted, const char* noun)
     : wanted_(wanted),
       noun_(noun),
       terminal_(isatty(STDERR_FILENO) == 1),
-      next_(Deadline::in_ms(terminal_ ? first_after_ms : first_line_after_ms)) {}
+      next_(Deadline::in_ms(terminal_ ? limits::progress_first_ms : limits::progress_line_first_ms)) {}
 
 Progress::~Progress() {
   if (shown_ && terminal_) std::fputs("\r\033[K", stderr);
@@ -29,15 +23,16 @@ Progress::~Progress() {
 
 void Progress::show(const std::vector<Entry>& nodes) {
   if (!wanted_ || !next_.passed()) return;
-  next_ = Deadline::in_ms(terminal_ ? again_after_ms : next_line_after_ms);
+  next_ = Deadline::in_ms(terminal_ ? limits::progress_again_ms : limits::progress_line_again_ms);
   std::size_t done = 0, named = 0;
   std::string missing;
   for (const Entry& node : nodes) {
     done += node.done ? 1 : 0;
-    if (node.done || ++named > names_max) continue;
+    if (node.done || ++named > limits::progress_names_max) continue;
     missing += (missing.empty() ? "" : ", ") + node.node + " (" + node.stage + ")";
   }
-  if (named > names_max) missing += " and " + std::to_string(named - names_max) + " more";
+  if (named > limits::progress_names_max)
+    missing += " and " + std::to_string(named - limits::progress_names_max) + " more";
   const double seconds = static_cast<double>(now_ns() - begun_ns_) / 1e9;
   std::string line = "miniray: " + std::to_string(done) + " of " + std::to_string(nodes.size()) + " " + noun_ +
                      " ready after " + std::to_string(std::llround(seconds)) + " s; waiting for " + missing;

@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "channel/authentication.hpp"
-#include "cluster/attendant.hpp"
-#include "cluster/bring_up.hpp"
-#include "cluster/code_bundle.hpp"
-#include "cluster/launch_command.hpp"
-#include "cluster/node_launch.hpp"
-#include "cluster/private_folder.hpp"
-#include "miniray/cluster.hpp"
+#include "launch/attendant.hpp"
+#include "launch/bring_up.hpp"
+#include "launch/code_bundle.hpp"
+#include "launch/launch_command.hpp"
+#include "launch/node_launch.hpp"
+#include "launch/private_folder.hpp"
+#include "miniray/launch.hpp"
 
 namespace miniray {
 
 class NodeServers {
  public:
-  /// All three must outlive this.
+  /// All three must outlive this. The options must name a program and an attendant when launch() is called.
   NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
               const ClusterOptions& options);
 
@@ -36,7 +36,7 @@ class NodeServers {
 
   /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
   void require_up(const std::vector<std::size_t>& nodes) const;
-  [[nodiscard]] const std::vector<Cluster::Server>& servers() const { return servers_; }
+  [[nodiscard]] const std::vector<LaunchedServer>& servers() const { return servers_; }
   [[nodiscard]] RemoteAddress address_of(std::size_t node) const;
   [[nodiscard]] bool tunnelled(std::size_t node) const;
 
@@ -68,7 +68,7 @@ class NodeServers {
   [[nodiscard]] std::vector<std::string> command_of(std::size_t node) const;
   [[nodiscard]] Value config_of(std::size_t node) const;
   [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
-  [[nodiscard]] Cluster::Server server_of(std::size_t node, const Value& ready) const;
+  [[nodiscard]] LaunchedServer server_of(std::size_t node, const Value& ready) const;
 
   const std::vector<NodeConfig>& nodes_;
   const std::vector<std::string>& names_;
@@ -80,7 +80,7 @@ class NodeServers {
   std::shared_ptr<const Launched> launched_;
   std::vector<Attended> attended_;
   std::map<std::size_t, Successor> successors_;
-  std::vector<Cluster::Server> servers_;
+  std::vector<LaunchedServer> servers_;
 };
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-#include "cluster/call.hpp"
+#include "cluster/dial.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,16 +13,13 @@
 namespace miniray {
 namespace {
 
-constexpr std::size_t at_once_max = 128;
-constexpr std::size_t token_bytes_max = 64;
-
 std::string what_happened(int error) {
   return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
 }
 
 }  // namespace
 
-Call::Call(const Value& to, int timeout_ms) : token_(to["token"].string()), until_(Deadline::in_ms(timeout_ms)) {
+Dial::Dial(const Value& to, int timeout_ms) : token_(to["token"].string()), until_(Deadline::in_ms(timeout_ms)) {
   try {
     socket_ =
         network::begin_connect(network::resolve(to["host"].string(), static_cast<int>(to["port"].integer())).front());
@@ -33,16 +30,16 @@ Call::Call(const Value& to, int timeout_ms) : token_(to["token"].string()), unti
   }
 }
 
-pollfd Call::interest() const {
+pollfd Dial::interest() const {
   return {over() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
 }
 
-void Call::end(std::string outcome) {
+void Dial::end(std::string outcome) {
   outcome_ = std::move(outcome);
   socket_.reset();
 }
 
-void Call::advance(bool ready) {
+void Dial::advance(bool ready) {
   if (over()) return;
   if (!ready) {
     if (until_.passed()) end(connected_ ? "mute" : "silent");
@@ -53,7 +50,7 @@ void Call::advance(bool ready) {
     connected_ = true;
     return;
   }
-  std::array<std::byte, token_bytes_max> room;
+  std::array<std::byte, limits::dial_token_bytes_max> room;
   const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
   const bool moved = transfer.outcome == system::Transfer::Outcome::moved;
@@ -61,43 +58,43 @@ void Call::advance(bool ready) {
   if (!moved || heard_.size() >= token_.size()) end(heard_ == token_ ? "" : "stranger");
 }
 
-void Calls::add(const List& to, int timeout_ms) {
+void Dials::add(const List& to, int timeout_ms) {
   for (const Value& each : to) wanted_.emplace_back(each, timeout_ms);
   begin_more();
 }
 
-void Calls::begin_more() {
-  while (active_.size() < at_once_max && begun_ < wanted_.size()) {
-    Active& active = active_.emplace_back(Active{begun_, Call(wanted_[begun_].first, wanted_[begun_].second)});
+void Dials::begin_more() {
+  while (active_.size() < limits::dials_max && begun_ < wanted_.size()) {
+    Active& active = active_.emplace_back(Active{begun_, Dial(wanted_[begun_].first, wanted_[begun_].second)});
     ++begun_;
-    if (!active.call.over()) continue;
-    results_.emplace_back(active.number, active.call.outcome());
+    if (!active.dial.over()) continue;
+    results_.emplace_back(active.number, active.dial.outcome());
     active_.pop_back();
   }
 }
 
-std::vector<pollfd> Calls::interests() const {
+std::vector<pollfd> Dials::interests() const {
   std::vector<pollfd> all;
-  for (const Active& active : active_) all.push_back(active.call.interest());
+  for (const Active& active : active_) all.push_back(active.dial.interest());
   return all;
 }
 
-int Calls::poll_ms(int slice_ms) const {
+int Dials::poll_ms(int slice_ms) const {
   int least_ms = slice_ms;
-  for (const Active& active : active_) least_ms = std::min(least_ms, active.call.deadline().poll_ms(slice_ms));
+  for (const Active& active : active_) least_ms = std::min(least_ms, active.dial.deadline().poll_ms(slice_ms));
   return least_ms;
 }
 
-void Calls::advance(const pollfd* watched) {
+void Dials::advance(const pollfd* watched) {
   for (std::size_t i = 0; i < active_.size(); ++i) {
-    active_[i].call.advance(watched[i].revents != 0);
-    if (active_[i].call.over()) results_.emplace_back(active_[i].number, active_[i].call.outcome());
+    active_[i].dial.advance(watched[i].revents != 0);
+    if (active_[i].dial.over()) results_.emplace_back(active_[i].number, active_[i].dial.outcome());
   }
-  std::erase_if(active_, [](const Active& active) { return active.call.over(); });
+  std::erase_if(active_, [](const Active& active) { return active.dial.over(); });
   begin_more();
 }
 
-std::vector<std::string> Calls::take() {
+std::vector<std::string> Dials::take() {
   std::ranges::sort(results_);
   std::vector<std::string> outcomes;
   for (auto& [number, outcome] : results_) outcomes.push_back(std::move(outcome));
@@ -105,16 +102,16 @@ std::vector<std::string> Calls::take() {
   return outcomes;
 }
 
-std::vector<std::string> call_all(const List& to, int timeout_ms, const std::function<void()>& on_interrupt) {
-  Calls calls;
-  calls.add(to, timeout_ms);
-  while (!calls.over()) {
-    std::vector<pollfd> watched = calls.interests();
-    (void)system::poll_many(watched, calls.poll_ms(limits::wait_slice_ms));
+std::vector<std::string> dial_all(const List& to, int timeout_ms, const std::function<void()>& on_interrupt) {
+  Dials dials;
+  dials.add(to, timeout_ms);
+  while (!dials.over()) {
+    std::vector<pollfd> watched = dials.interests();
+    (void)system::poll_many(watched, dials.poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();
-    calls.advance(watched.data());
+    dials.advance(watched.data());
   }
-  return calls.take();
+  return dials.take();
 }
 
 }  // namespace miniray

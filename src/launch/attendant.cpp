@@ -1,4 +1,4 @@
-#include "cluster/attendant.hpp"
+#include "launch/attendant.hpp"
 
 #include <poll.h>
 #include <signal.h>
@@ -7,8 +7,8 @@
 
 #include "base/check.hpp"
 #include "base/system.hpp"
-#include "cluster/attendant_loop.hpp"
 #include "miniray/error.hpp"
+#include "wire/json_text.hpp"
 #include "worker/request.hpp"
 
 namespace miniray {

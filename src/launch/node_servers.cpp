@@ -1,4 +1,4 @@
-#include "cluster/node_servers.hpp"
+#include "launch/node_servers.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
-#include "cluster/program.hpp"
+#include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
@@ -23,6 +23,15 @@ void check_size(const std::string& path, std::uint64_t bytes) {
 }
 
 }  // namespace
+
+ClusterError::ClusterError(std::size_t nodes, std::vector<Failure> failures)
+    : Error([&] {
+        std::string text = std::to_string(failures.size()) + " of " + std::to_string(nodes) +
+                           (nodes == 1 ? " node" : " nodes") + " failed, and nothing of this start was left running.";
+        for (const Failure& failure : failures) text += "\n\n" + failure.node + ": " + failure.why;
+        return text;
+      }()),
+      failures_(std::move(failures)) {}
 
 NodeServers::NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
                          const ClusterOptions& options)
@@ -73,7 +82,7 @@ Value NodeServers::config_of(std::size_t node) const {
 
 void NodeServers::launch(const std::string& work_fn) {
   if (launched()) throw UsageError("the cluster's servers are up already; stop() ends them");
-  ServerProgram program = options_.program.command ? options_.program : this_program();
+  ServerProgram program = options_.program;
   CodeBundle code = options_.ship_code ? CodeBundle(program.files) : CodeBundle();
   std::string executable = program.executable.empty() ? std::string() : read_file(program.executable);
   if (options_.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host))
@@ -166,9 +175,8 @@ std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t
     names.push_back(names_[node]);
     commands.push_back({names_[node], command_of(node)});
   }
-  auto attendant = std::make_shared<Attendant>(
-      commands, Attendant::Options{options_.output, unreachable_ms_,
-                                   options_.attendant.empty() ? this_programs_attendant() : options_.attendant});
+  auto attendant =
+      std::make_shared<Attendant>(commands, Attendant::Options{options_.output, unreachable_ms_, options_.attendant});
   return std::make_unique<BringUp>(
       std::move(attendant), std::move(launches), std::move(names),
       BringUpOptions{timeout_s, timeout_name, unreachable_ms_, options_.progress, options_.worker.on_interrupt});
@@ -182,8 +190,8 @@ void NodeServers::finish_launch(const std::vector<std::size_t>& nodes, const Bri
   }
 }
 
-Cluster::Server NodeServers::server_of(std::size_t node, const Value& ready) const {
-  Cluster::Server server{
+LaunchedServer NodeServers::server_of(std::size_t node, const Value& ready) const {
+  LaunchedServer server{
       names_[node], ready["address"].string(), static_cast<int>(ready["port"].integer()), ready["pid"].integer(), {}};
   const std::string& host = nodes_[node].host;
   if (const Tunnel tunnel = tunnel_of(node); !tunnel.here.empty()) {
