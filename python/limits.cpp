@@ -1,6 +1,7 @@
 // The named limits, for reading.
 #include "miniray/limits.hpp"
 
+#include "base/grace.hpp"
 #include "interop.hpp"
 
 namespace miniray::python {
@@ -24,7 +25,7 @@ void bind_limits(nb::module_& module) {
   sub.attr("spin_us") = limits::spin_us;
   sub.attr("means_max") = limits::means_max;
   sub.attr("wait_slice_ms") = limits::wait_slice_ms;
-  sub.attr("close_grace_ms") = limits::close_grace_ms;
+  sub.attr("close_grace_ms") = grace_ms(limits::close_grace_ms);
   sub.attr("interrupt_grace_ms") = limits::interrupt_grace_ms;
   sub.attr("exit_wait_ms") = limits::exit_wait_ms;
   sub.attr("unreachable_ms") = limits::unreachable_ms;

@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "base/grace.hpp"
 #include "base/system.hpp"
 #include "worker/close_all.hpp"
 #include "worker/local_process.hpp"
@@ -270,7 +271,7 @@ Worker& Worker::operator=(Worker&& other) noexcept {
 Worker::~Worker() {
   if (!state_) return;
   try {
-    state_->close(limits::close_grace_ms / 1000.0);
+    state_->close(grace_ms(limits::close_grace_ms) / 1000.0);
   } catch (const std::exception& error) {  // an interrupt during the grace; the worker must end all the same
     state_->process().signal(SIGKILL);
   }
