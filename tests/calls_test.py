@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
-from call_workers import PATIENCE_S
 from task_functions import Named, Point
+from waiting import PATIENCE_S
 
 from miniray import Worker
 

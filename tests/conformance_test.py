@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from missing import NOT_HERE
 
 import miniray
 from miniray import Channel, Worker
@@ -357,7 +358,7 @@ def available_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
 
 
-@pytest.mark.skipif(available_bytes() < 16 * 2**30, reason="needs 16 GiB of memory")
+@pytest.mark.skipif(available_bytes() < 16 * 2**30, reason=NOT_HERE + "16 GiB of free memory")
 def test_an_array_of_more_than_4_gib() -> None:
     def checksum(handle: Any) -> None:
         array = handle.recv()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
-from executors import PATIENCE_S
+from waiting import PATIENCE_S, is_gone, until
 
 import miniray
 from miniray import Pool, Worker
@@ -46,7 +46,7 @@ def test_what_is_stuck_behind_a_long_one_is_moved(pool: Any, tmp_path: Path) -> 
     gates = [tmp_path / "one", tmp_path / "two"]
     long = [pool.submit(task_functions.wait_for, str(gate)) for gate in gates]
     small = [pool.submit(task_functions.square, number) for number in range(50)]
-    time.sleep(0.2)
+    until(lambda: all(future.running() for future in long))
     gates[1].touch()
     assert [future.result(PATIENCE_S) for future in small] == [number * number for number in range(50)]
     assert not long[0].done()
@@ -168,7 +168,7 @@ def test_an_endless_iterable_is_read_as_results_are_taken(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["imap_unordered", "map"])
-def test_results_that_nobody_takes_do_not_pile_up(make_pool: Any, tmp_path: Path, until: Any, way: str) -> None:
+def test_results_that_nobody_takes_do_not_pile_up(make_pool: Any, tmp_path: Path, way: str) -> None:
     pool = make_pool(2, results_bytes_max=8 << 20)
     path, count, size = tmp_path / "lines", 300, 1 << 20
     function = functools.partial(_noted_bytes, str(path), size)
@@ -262,7 +262,7 @@ def test_arguments_are_those_of_the_time_of_submit(make_pool: Any, tmp_path: Pat
 
 
 # --- Seen at work -----------------------------------------------------------------------------------------------------
-def test_workers_and_status(pool: Any, tmp_path: Path, until: Any) -> None:
+def test_workers_and_status(pool: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     running = [pool.submit(task_functions.wait_for, str(gate)) for _ in range(2)]
     queued = [pool.submit(task_functions.wait_for, str(gate)) for _ in range(3)]
@@ -287,7 +287,7 @@ def test_workers_and_status(pool: Any, tmp_path: Path, until: Any) -> None:
     assert (status["queued"], status["done"] + status["failed"], status["failed"]) == (0, 6, 1)
 
 
-def test_events_tell_who_died_and_that_another_came(pool: Any, until: Any) -> None:
+def test_events_tell_who_died_and_that_another_came(pool: Any) -> None:
     pid = pool.submit(task_functions.pid).result(PATIENCE_S)
     os.kill(pid, signal.SIGKILL)
     assert until(lambda: pool.events.events(kind="worker_died"))
@@ -300,7 +300,7 @@ def test_events_tell_who_died_and_that_another_came(pool: Any, until: Any) -> No
 
 
 # --- Given workers ----------------------------------------------------------------------------------------------------
-def test_local_and_remote_workers_in_one_pool(server: Any, tmp_path: Path, is_gone: Any, until: Any) -> None:
+def test_local_and_remote_workers_in_one_pool(server: Any, tmp_path: Path) -> None:
     workers = [Worker(), server.connect("miniray.serve_calls")]
     pids = [worker.pid for worker in workers]
     with Pool(workers) as pool:
@@ -365,7 +365,7 @@ def test_a_pool_made_in_a_thread_that_has_ended(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: made.append(Pool(1, start="spawn")))
     thread.start()
     thread.join()
-    time.sleep(0.1)
+    until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), what="the thread's end")
     with made[0] as pool:
         first = pool.submit(task_functions.pid).result(PATIENCE_S)
         assert pool.submit(task_functions.pid).result(PATIENCE_S) == first

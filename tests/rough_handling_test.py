@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import task_functions
+from waiting import PATIENCE_S, is_blocked, until, when_this_thread_blocks
 
 import miniray
 from miniray import Channel, Worker, wait_any
@@ -30,10 +32,15 @@ def echo(handle: Any) -> None:
         handle.send(handle.recv())
 
 
-def slow_reader(handle: Any) -> None:
-    time.sleep(0.5)
-    while True:
-        handle.send(len(handle.recv()))
+def late_reader(gate: Path) -> Worker:
+    """Reads when the gate is open, and says how much came."""
+
+    def work(handle: Any) -> None:
+        task_functions.wait_for(str(gate))
+        while True:
+            handle.send(len(handle.recv()))
+
+    return Worker(work)
 
 
 def script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,17 +59,22 @@ class Interrupted(Exception):
 
 
 @contextlib.contextmanager
-def interrupt_after(seconds: float) -> Any:
+def interruptible() -> Any:
+    """SIGALRM raises Interrupted."""
+
     def raise_it(*_: object) -> None:
         raise Interrupted
 
     before = signal.signal(signal.SIGALRM, raise_it)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def alarm() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)
 
 
 def test_a_fork_copies_received_arrays() -> None:
@@ -83,10 +95,11 @@ def test_a_fork_copies_received_arrays() -> None:
 
 
 @pytest.mark.parametrize("wait", ["wait_any", "recv", "recv_async", "wait"])
-def test_the_rest_of_an_interrupted_send_goes_out_with_the_next_wait(wait: str) -> None:
-    with Worker(slow_reader) as worker:
-        with interrupt_after(0.1), pytest.raises(Interrupted):
+def test_the_rest_of_an_interrupted_send_goes_out_with_the_next_wait(wait: str, tmp_path: Path) -> None:
+    with late_reader(tmp_path / "gate") as worker:
+        with interruptible(), pytest.raises(Interrupted), when_this_thread_blocks(alarm):
             worker.send("x" * 3_000_000)
+        (tmp_path / "gate").touch()
         if wait == "wait_any":
             assert wait_any([worker], timeout=30) == [worker]
         if wait == "wait":
@@ -98,11 +111,12 @@ def test_the_rest_of_an_interrupted_send_goes_out_with_the_next_wait(wait: str) 
             assert worker.recv(timeout=30) == 3_000_000
 
 
-def test_a_cancelled_send_is_finished_by_the_next_call() -> None:
+def test_a_cancelled_send_is_finished_by_the_next_call(tmp_path: Path) -> None:
     async def converse() -> None:
-        with Worker(slow_reader) as worker:
+        with late_reader(tmp_path / "gate") as worker:
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(worker.send_async("x" * 3_000_000), 0.1)
+            (tmp_path / "gate").touch()
             assert await worker.recv_async(timeout=30) == 3_000_000
 
     asyncio.run(converse())
@@ -112,7 +126,7 @@ def test_a_close_wakes_who_awaits() -> None:
     async def converse() -> None:
         worker = Worker(echo)
         waiting = asyncio.create_task(worker.recv_async())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # now it waits
         worker.close()
         with pytest.raises(miniray.EndOfStream):
             await asyncio.wait_for(waiting, 30)
@@ -128,38 +142,45 @@ def test_wait_any_by_two_threads_is_refused_not_lost() -> None:
 
     def wait() -> None:
         try:
-            wait_any(workers, timeout=5)
+            wait_any(workers, timeout=PATIENCE_S)
         except RuntimeError as error:
             refused.append(str(error))
 
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-        time.sleep(0.1)
+        until(lambda waiting=thread: is_blocked(waiting.native_id) or not waiting.is_alive())
     workers[0].send(1)
     for thread in threads:
         thread.join()
-    assert refused
+    assert len(refused) == 2
     assert all("thread" in text for text in refused)
     for worker in workers:
         worker.kill()
         worker.close()
 
 
-def test_a_list_that_changes_during_wait_any_does_no_harm() -> None:
-    workers = [Worker(lambda handle: (time.sleep(0.5), handle.send("late"))) for _ in range(3)]
+def test_a_list_that_changes_during_wait_any_does_no_harm(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    workers = [Worker(lambda handle: handle.send(task_functions.wait_for(str(gate), "late"))) for _ in range(3)]
     changing = list(workers)
-    thread = threading.Timer(0.1, changing.clear)
-    thread.start()
-    assert set(wait_any(changing, timeout=30)) <= set(workers)
-    thread.join()
+
+    def change() -> None:
+        changing.clear()
+        gate.touch()
+
+    with when_this_thread_blocks(change):
+        found = wait_any(changing, timeout=PATIENCE_S)
+    assert found
+    assert set(found) <= set(workers)
     for worker in workers:
         assert worker.recv(timeout=30) == "late"
         worker.close()
 
 
-def test_a_signal_handler_cannot_wait_inside_wait_any() -> None:
-    with Worker(echo) as one, Worker(echo) as two:
+def test_a_signal_handler_cannot_wait_inside_wait_any(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Worker(lambda handle: handle.send(task_functions.wait_for(str(gate)))) as one, Worker(echo) as two:
         errors: list[str] = []
 
         def handler(*_: object) -> None:
@@ -167,13 +188,14 @@ def test_a_signal_handler_cannot_wait_inside_wait_any() -> None:
                 wait_any([two], timeout=0)
             except RuntimeError as error:
                 errors.append(str(error))
+            gate.touch()
 
         before = signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        assert wait_any([one], timeout=0.5) == []
+        with when_this_thread_blocks(alarm):
+            assert wait_any([one], timeout=PATIENCE_S) == [one]
         signal.signal(signal.SIGALRM, before)
-        assert errors
-        assert "signal handler" in errors[0]
+        [error] = errors
+        assert "signal handler" in error
 
 
 def test_out_of_descriptors_says_so_and_invents_nothing() -> None:
@@ -233,20 +255,25 @@ def test_a_trace_that_cannot_be_opened_leaves_no_process() -> None:
 def test_a_child_interrupted_at_its_end_does_not_run_the_parents_script() -> None:
     done = script(
         """
-        import os, signal, time
-        from miniray import Worker
+        import os, signal
+        from miniray import MiniRayError, Worker
+        from waiting import is_blocked, until
         def work(handle):
             raise ValueError("x" * 10_000_000)
         try:
             worker = Worker(work)
-            time.sleep(0.3)
+            until(lambda: is_blocked(worker.pid), what="a worker that cannot send all of its error")
             worker.kill(signal.SIGINT)
-            time.sleep(0.3)
+            try:
+                worker.recv()
+            except MiniRayError:
+                pass
+            worker.wait()
         except BaseException as error:
             print("caught", repr(error)[:50])
         print("continues")
-        worker.kill()
-        """
+        """,
+        PYTHONPATH=str(Path(__file__).parent),
     )
     assert done.stdout == "continues\n"
 
@@ -427,8 +454,10 @@ def test_a_message_that_is_interrupted_while_it_is_decoded_is_not_lost() -> None
         received: list[Any] = []
         interrupts = 0
         while len(received) < 20:
+            assert interrupts < 10_000, f"only {len(received)} of 20 messages came"
             try:
-                with interrupt_after(0.001 * (interrupts + 1)):
+                with interruptible():
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 * (interrupts + 1))
                     # In one step for Python: between two, a handler may raise when the message is there already.
                     received.extend(itertools.starmap(functools.partial(worker.recv, timeout=30), [()]))
             except Interrupted:
