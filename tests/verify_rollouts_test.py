@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import shutil
@@ -174,13 +174,9 @@ while True: pass
 
 
 @pytest.fixture
-def example(root: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location("verify_rollouts", root / "examples/verify_rollouts.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def example(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(root / "examples")
+    return importlib.import_module("verify_rollouts")
 
 
 def test_a_runaway_candidate_leaves_no_process_behind(example: ModuleType, tmp_path: Path) -> None:
