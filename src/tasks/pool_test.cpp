@@ -353,7 +353,7 @@ TEST_CASE("a pool on a cluster") {
   CHECK(pool.with({.retries = 1}).submit<int>("test_die_first", folder.file("once"), 1).get() == 2);
   CHECK(pool.map<int>("test_echo", numbers_to(500)) == numbers_to(500));
   // The tasks may be done before the worker that died has been replaced.
-  for (const Deadline deadline = Deadline::in_seconds(60); pool.status().workers < 3;) REQUIRE(!deadline.passed());
+  wait_until("a third worker", [&] { return pool.status().workers == 3; });
 }
 
 TEST_CASE("a node whose server dies is launched again") {
