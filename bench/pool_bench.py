@@ -27,6 +27,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 from cluster_bench import verdict  # noqa: E402
+from peers.measure import loops_per_us  # noqa: E402
+from peers.work import spin  # noqa: E402
 from run import machine  # noqa: E402
 
 from miniray import Pool, Worker  # noqa: E402
@@ -37,28 +39,12 @@ SIZES_US = [0, 10, 100, 1000, 10_000]
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------------------
-def spin(loops: int) -> int:
-    for _ in range(loops):
-        pass
-    return loops
-
-
 def spin_array(array: Any) -> int:
     return spin(int(array[0]))
 
 
 def wait_for_writer(pipe: str) -> None:
     os.close(os.open(pipe, os.O_RDONLY))
-
-
-def loops_per_us() -> float:
-    """Of CPU time; of several tries the fastest, which nobody disturbed."""
-    loops, times = 200_000, []
-    for _ in range(20):
-        start = time.thread_time()
-        spin(loops)
-        times.append(time.thread_time() - start)
-    return loops / min(times) / 1e6
 
 
 # --- Sides: each is a worker, which is asked to do something and answers how long it took ----------------------------

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "base/clock.hpp"
+#include "base/grace.hpp"
 #include "interop.hpp"
 #include "miniray/limits.hpp"
 
@@ -37,7 +38,7 @@ void note_interrupt() { interrupted_at_ns = now_ns(); }
 
 bool just_interrupted() {
   const std::int64_t at_ns = interrupted_at_ns;
-  return at_ns != 0 && now_ns() - at_ns < limits::interrupt_memory_ms * 1'000'000LL;
+  return at_ns != 0 && now_ns() - at_ns < grace_ms(limits::interrupt_memory_ms) * 1'000'000LL;
 }
 
 // Python's function signal.signal puts its own handler in the place of ours, which is then no longer called.

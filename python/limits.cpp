@@ -1,6 +1,7 @@
 // The named limits, for reading: all of limits.hpp, which a test checks.
 #include "miniray/limits.hpp"
 
+#include "base/grace.hpp"
 #include "interop.hpp"
 
 namespace miniray::python {
@@ -139,6 +140,8 @@ constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(recent_messages),
     MINIRAY_LIMIT(recent_message_bytes),
     MINIRAY_LIMIT(crash_report_bytes_max),
+    MINIRAY_LIMIT(check_report_bytes_max),
+    MINIRAY_LIMIT(check_value_chars_max),
     MINIRAY_LIMIT(crash_frames_max),
     MINIRAY_LIMIT(crash_handler_stack_bytes),
     MINIRAY_LIMIT(output_tail_bytes),
@@ -168,6 +171,7 @@ constexpr Limit all_limits[] = {
 void bind_limits(nb::module_& module) {
   nb::object sub = attribute("types", "SimpleNamespace")();
   for (const Limit& limit : all_limits) sub.attr(limit.name) = limit.value;
+  sub.attr("close_grace_ms") = grace_ms(limits::close_grace_ms);
   module.attr("limits") = sub;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "base/grace.hpp"
 #include "conversation.hpp"
 #include "ready_worker.hpp"
 #include "work_function.hpp"
@@ -201,7 +202,7 @@ void bind_worker(nb::module_& module) {
       .def("is_alive", &Worker::is_alive, "Whether the process runs.")
       .def("kill", &Worker::kill, "signal"_a = SIGKILL, nb::sig("def kill(self, signal: int = 9) -> None"),
            "SIGKILL ends the worker and everything it started; another signal goes to the worker alone.")
-      .def("close", &Worker::close, "grace_s"_a = limits::close_grace_ms / 1000.0,
+      .def("close", &Worker::close, "grace_s"_a = grace_ms(limits::close_grace_ms) / 1000.0,
            nb::call_guard<nb::gil_scoped_release>(),
            "End the conversation: the worker sees the end of the stream, has grace_s seconds to finish, and is killed "
            "if it has not. A failure that nobody received is reported on standard error.")

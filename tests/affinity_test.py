@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from described_machine import described_machine
 from hosts import Hosts
+from missing import NOT_HERE
 
 import miniray
 
@@ -21,7 +22,7 @@ ALL_CPUS = sorted(os.sched_getaffinity(0))
 NEXT_TO_0, NEXT_TO_1 = [0], [1]  # the CPUs of the two NUMA nodes
 NO_GPU = "miniray: no GPU on mr-a; workers there run without\n"
 
-pytestmark = pytest.mark.skipif(not {0, 1} <= set(ALL_CPUS), reason="the described machine has CPUs 0 and 1")
+pytestmark = pytest.mark.skipif(not {0, 1} <= set(ALL_CPUS), reason=NOT_HERE + "the described CPUs 0 and 1")
 
 # Prints what the workers of each start are given.
 SHOW = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import task_functions
-from call_workers import PATIENCE_S
+from waiting import PATIENCE_S
 
 from miniray import Cluster, NodeConfig, Pool, Worker
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
-from call_workers import PATIENCE_S
+from waiting import PATIENCE_S
 
 import miniray
 from miniray import Worker, as_completed

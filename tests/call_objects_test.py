@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import task_functions
-from call_workers import PATIENCE_S, remote_text
+from call_workers import remote_text
 from task_functions import Counter
+from waiting import PATIENCE_S
 
 
 def test_an_object_lives_there(call_worker: Any) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 60.0  # for what takes milliseconds
-
 
 def connect(request: pytest.FixtureRequest, server: Any, work_fn: str) -> Any:
     import miniray

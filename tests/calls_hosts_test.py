@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 from coordinator import coordinating
 from hosts import Hosts
 from testbed import Testbed
+from waiting import until
 
 UNREACHABLE_S = 4
 LIMIT_S = 60.0
@@ -132,7 +132,7 @@ def test_a_host_that_is_cut_off_ends_its_futures(testbed: Testbed, tmp_path: Pat
             testbed.heal("mr-a")
 
 
-def test_kill_9_of_the_coordinator_ends_calls_that_run(testbed: Testbed, tmp_path: Path, until: Any) -> None:
+def test_kill_9_of_the_coordinator_ends_calls_that_run(testbed: Testbed, tmp_path: Path) -> None:
     with coordinating(testbed, tmp_path / "run") as coordinator:
         coordinator.do("cluster = Cluster([node('mr-a', 2), node('mr-b', 2)], progress=False)")
         coordinator.do("workers = cluster.start('miniray.serve_calls')")

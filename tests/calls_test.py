@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
-from call_workers import PATIENCE_S
 from task_functions import Named, Point
+from waiting import PATIENCE_S
 
 from miniray import Worker
 
@@ -115,9 +115,9 @@ def test_an_unknown_function_names_those_that_are_known(call_worker: Any) -> Non
         call_worker.call_remote("trian_step", 1)
     assert "train_step" in str(caught.value)
     assert "evaluate" in str(caught.value)
-    with pytest.raises((ImportError, LookupError), match="no_such_module"):
+    with pytest.raises(LookupError, match="no_such_module"):
         call_worker.call_remote("no_such_module.f")
-    with pytest.raises((AttributeError, LookupError), match="no_such_function"):
+    with pytest.raises(LookupError, match="no_such_function"):
         call_worker.call_remote("task_functions.no_such_function")
     assert call_worker.call_remote("train_step", 3) == 9
 
@@ -127,7 +127,7 @@ def test_an_unknown_function_names_those_that_are_known(call_worker: Any) -> Non
 )
 def test_what_cannot_be_registered_is_refused_here(wrong: Any) -> None:
     with Worker() as worker:
-        with pytest.raises((TypeError, ValueError)):
+        with pytest.raises(TypeError, match="register takes a name and a function"):
             worker.register(*wrong)
         assert worker.call_remote("os.getpid") == worker.pid
 

@@ -19,6 +19,7 @@ import pytest
 from chaos import Chaos, Fault
 from coordinator import Coordinator, coordinating
 from testbed import Testbed
+from waiting import until
 
 TASKS_COUNT = int(os.environ.get("MINIRAY_CHAOS_TASKS", "1500"))
 SEED = int(os.environ.get("MINIRAY_CHAOS_SEED", "1"))
@@ -88,7 +89,7 @@ def begin(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S + 3 * SETTLE_S)
-def test_a_pool_in_chaos(testbed: Testbed, tmp_path: Path, until: Any) -> None:
+def test_a_pool_in_chaos(testbed: Testbed, tmp_path: Path) -> None:
     chaos = Chaos(testbed, SEED)
     with coordinating(testbed, tmp_path / "run") as coordinator:
         try:

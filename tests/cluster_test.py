@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from described_machine import described_machine
 from hosts import Hosts, ended_with
+from waiting import until
 
 SEED_MATRIX = """
     from miniray import Cluster, NodeConfig
@@ -455,7 +454,7 @@ def interrupt(child: subprocess.Popen[str]) -> tuple[str, str]:
 def test_ctrl_c_while_nodes_come_up(hosts: Hosts) -> None:
     hosts.write({"slow.py": "import time; time.sleep(1000)"})
     child = hosts.start(SLOW_IMPORT.format(work_fn='"slow.work"'))
-    wait_until(lambda: all(server_of(hosts, name) for name in ("mr-a", "mr-b")))
+    until(lambda: all(server_of(hosts, name) for name in ("mr-a", "mr-b")))
     assert interrupt(child) == ("starting\n", "KeyboardInterrupt")
     hosts.assert_nothing_is_left()
 
@@ -470,10 +469,3 @@ def test_ctrl_c_while_a_result_is_awaited(hosts: Hosts) -> None:
 
 def server_of(hosts: Hosts, name: str) -> bool:
     return any("--stdio" in process.command_line for process in hosts.testbed.processes(name))
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import re
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from call_workers import call_worker, talker  # noqa: F401 (fixtures)
 from executors import executor, make_executor, make_pool, pool  # noqa: F401 (fixtures)
 from hosts import hosts, shared_folder, testbed  # noqa: F401 (fixtures)
+from memory_group import memory_group  # noqa: F401 (fixture)
+from missing import (  # noqa: F401 (hooks)
+    pytest_addoption,
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+)
+from waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parent.parent
 TESTS = Path(__file__).parent
 KEY = secrets.token_hex(32)
-PATIENCE_S = 30.0  # for what takes milliseconds on a machine that is not busy
 
 # A shell without job control starts what is in the background with SIGINT ignored (`make test &`), and programs hand
 # that down to whatever they start. Ctrl-C means the same to these tests however they were started.
@@ -63,22 +66,6 @@ def nothing_is_left() -> Iterator[None]:
     assert not {entry for entry in extra if "socket" in entry or "pidfd" in entry or "memfd" in entry}
     assert after["children"] == before["children"]
     assert after["shared memory"] == before["shared memory"]
-
-
-def until(wish: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
-    """What the wish returns once that is true, or at last."""
-    deadline = time.monotonic() + within_s
-    while not (granted := wish()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return granted
-
-
-def is_gone(pid: int) -> bool:
-    """Ended; perhaps not yet reaped by whoever inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 class Server:
@@ -149,24 +136,3 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for one in made:
         one.end(signal.SIGKILL)
-
-
-@pytest.fixture(scope="session")
-def json_client() -> ModuleType:
-    """tests/json_client.py."""
-    specification = importlib.util.spec_from_file_location("json_client", TESTS / "json_client.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(name="until", scope="session")
-def until_fixture() -> Callable[..., Any]:
-    return until
-
-
-@pytest.fixture(name="is_gone", scope="session")
-def is_gone_fixture() -> Callable[[int], bool]:
-    return is_gone

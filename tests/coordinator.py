@@ -7,7 +7,7 @@
 The code runs in one scope. `begin` does not wait, so that the test can strike meanwhile; `result` collects.
 """
 
-# Without "from __future__ import annotations": see testbed.py.
+from __future__ import annotations
 
 import json
 import os
@@ -16,15 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0  # with what has no limit of its own; the machine may be busy
-POLL_S = 0.02
+from waiting import PATIENCE_S
 
 # The interpreter with MiniRay, here and on the hosts; normally the one that runs the tests, which needs no mention.
 PYTHON = os.environ.get("MINIRAY_TEST_PYTHON")
@@ -266,12 +264,3 @@ def coordinating(testbed: Any, folder: Path, **options: Any) -> Iterator[Coordin
                     os.kill(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-
-
-def until(true: Callable[[], Any], timeout: float = PATIENCE_S, what: str = "") -> float:
-    """Polls; returns how many seconds it took."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < timeout, f"not within {timeout} s: {what}"
-        time.sleep(POLL_S)
-    return time.monotonic() - begun

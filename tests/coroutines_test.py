@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from waiting import until
 
 import miniray
 from miniray import Pool, Worker
@@ -99,7 +100,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("how", ["calls alone", "messages too", "asyncio", "spawn"])
-def test_calls_of_an_object_that_asks_for_it_interleave(how: str, until: Any) -> None:
+def test_calls_of_an_object_that_asks_for_it_interleave(how: str) -> None:
     """Each would wait for ever if the next were not taken before it is done."""
 
     def echo(handle: Any) -> None:
@@ -185,7 +186,7 @@ class Clock:
         return self.ticks
 
 
-def test_a_task_that_a_coroutine_leaves_behind_goes_on(until: Any) -> None:
+def test_a_task_that_a_coroutine_leaves_behind_goes_on() -> None:
     with Worker() as worker:
         clock: Any = worker.create("clock", Clock)
         clock.start()

@@ -16,7 +16,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import until
+from missing import NOT_HERE
+from waiting import until
 
 import miniray
 
@@ -36,9 +37,9 @@ def load() -> Any:
             package.__path__.append(f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}/test")
         module = importlib.import_module(NAME)
     except (ImportError, unittest.SkipTest) as error:
-        pytest.skip(f"the tests of CPython are not installed ({error})", allow_module_level=True)
+        pytest.skip(f"{NOT_HERE}CPython's own tests, installed ({error})", allow_module_level=True)
     if not hasattr(module, "ExecutorTest"):
-        pytest.skip("since Python 3.12 these tests are in other files", allow_module_level=True)
+        pytest.skip(NOT_HERE + "a Python before 3.12, whose tests are in one file", allow_module_level=True)
     return module
 
 

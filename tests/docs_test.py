@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from missing import NOT_HERE
 from repository_test import tracked
 
 import miniray
@@ -78,7 +79,7 @@ def test_the_reference_has_every_header(root: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(
     shutil.which("doxygen") is None or importlib.util.find_spec("sphinx") is None,
-    reason="`make docs` installs what the site needs",
+    reason=NOT_HERE + "what the site needs, which `make docs` installs",
 )
 def test_the_site_builds_without_warnings(root: Path, tmp_path: Path) -> None:
     """As `make docs` does it, with its files elsewhere."""

@@ -12,15 +12,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clinic import DOCTOR, Clinic
 from described_machine import described_machine
 from hosts import SHARED_FOLDER, WHOLE_LINES
+from missing import NOT_HERE
 from testbed import HUB_ADDRESS, Testbed
+from waiting import until
 
 import miniray
 
@@ -76,10 +77,10 @@ def other_version() -> str:
     try:
         said = subprocess.run([SYSTEM_PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
     except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip(f"there is no {SYSTEM_PYTHON}")
+        pytest.skip(f"{NOT_HERE}{SYSTEM_PYTHON}")
     tag, version = said.split()
     if tag != sys.implementation.cache_tag or version == version_here():
-        pytest.skip(f"{SYSTEM_PYTHON} is {version}, and this Python {version_here()}")
+        pytest.skip(f"{NOT_HERE}a second Python of the same kind ({SYSTEM_PYTHON} is {version}, this {version_here()})")
     return version
 
 
@@ -347,7 +348,7 @@ def test_the_others_are_checked(clinic: Clinic, pythons: Path) -> None:
     }
 
 
-def test_a_node_is_cut_off_in_the_middle(clinic: Clinic, until: Callable[..., Any]) -> None:
+def test_a_node_is_cut_off_in_the_middle(clinic: Clinic) -> None:
     """While all call each other, which a firewall that drops makes them do for seconds."""
     script = """
         import json
@@ -464,7 +465,7 @@ def test_a_port_of_the_clusters_is_taken_before_it_starts(clinic: Clinic) -> Non
 
 
 @pytest.mark.parametrize("moment", ["as it starts", "as it calls"])
-def test_ctrl_c_leaves_nothing(clinic: Clinic, until: Callable[..., Any], moment: str) -> None:
+def test_ctrl_c_leaves_nothing(clinic: Clinic, moment: str) -> None:
     """The fixture looks for what is left. A firewall that drops keeps the hosts calling each other until then."""
     with clinic.firewall("mr-a", f"tcp dport {PORT} drop"):
         command = (*DOCTOR, "mr-a", "mr-b")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from call_workers import remote_text
+from missing import NOT_HERE
 
 import miniray
 from miniray import Pool, Worker
@@ -205,7 +206,7 @@ def test_an_exception_that_is_its_own_context(ask: Callable[..., Any]) -> None:
     assert error.__context__.__context__ is error
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups before Python 3.11")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason=NOT_HERE + "a Python that has exception groups")
 def test_groups(ask: Callable[..., Any]) -> None:
     def fail() -> None:
         inner = ExceptionGroup("inner", [KeywordOnly(reason="deep")])  # noqa: F821
@@ -223,7 +224,7 @@ def test_groups(ask: Callable[..., Any]) -> None:
     assert len(rest.exceptions) == 2
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups before Python 3.11")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason=NOT_HERE + "a Python that has exception groups")
 def test_a_group_whose_constructor_takes_more(ask: Callable[..., Any]) -> None:
     def fail() -> None:
         class Counted(ExceptionGroup):  # noqa: F821

@@ -13,12 +13,11 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from waiting import PATIENCE_S, is_gone, until
 
 TESTS = Path(__file__).parent
-PATIENCE_S = 60.0
 
 BEGIN = {
     "standard": "import multiprocessing, os, signal, sys, time\n"
@@ -26,7 +25,8 @@ BEGIN = {
     "import task_functions\n"
     "def Pool(*args, **options):\n"
     "    return ProcessPoolExecutor(*args, mp_context=multiprocessing.get_context('fork'), **options)\n",
-    "miniray": "import os, signal, sys, time\nfrom miniray import Pool\nimport task_functions\n",
+    "miniray": "import os, signal, sys, time\nfrom miniray import Pool\nimport task_functions\n"
+    "from waiting import until\n",
 }
 both = pytest.mark.parametrize("kind", ["standard", "miniray"])
 
@@ -126,7 +126,7 @@ def test_unguarded_script_with_its_own_functions(tmp_path: Path) -> None:
 
 
 @both
-def test_ctrl_c_ends_everything(kind: str, tmp_path: Path, until: Any, is_gone: Any) -> None:
+def test_ctrl_c_ends_everything(kind: str, tmp_path: Path) -> None:
     """As a terminal sends it: to the whole process group of the program."""
     text = """
         if __name__ == "__main__":
@@ -155,9 +155,7 @@ def test_ctrl_c_ends_everything(kind: str, tmp_path: Path, until: Any, is_gone: 
 
 
 @pytest.mark.parametrize("where", ["in a with block", "in map", "in shutdown", "at exit"])
-def test_ctrl_c_wherever_it_comes_ends_a_pool_with_endless_tasks(
-    where: str, tmp_path: Path, until: Any, is_gone: Any
-) -> None:
+def test_ctrl_c_wherever_it_comes_ends_a_pool_with_endless_tasks(where: str, tmp_path: Path) -> None:
     wait = {
         "in a with block": "with pool:\n    submit()\n    time.sleep(1000)",
         "in map": "list(pool.map(task_functions.begin_and_wait_for, ['begun0', 'begun1'], ['never'] * 2))",
@@ -180,7 +178,7 @@ pool = Pool(2)
         assert until(lambda: all(map(is_gone, pids)))
 
 
-def test_kill_9_leaves_nothing(tmp_path: Path, until: Any, is_gone: Any) -> None:
+def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
     """The standard library's workers live on here. Tasks with children of their own, and stubborn ones."""
     text = """
         import subprocess
@@ -211,8 +209,7 @@ def test_sys_exit_with_endless_tasks_after_a_cancel(tmp_path: Path) -> None:
     text = """
         pool = Pool(2)
         futures = [pool.submit(task_functions.wait_for, "never") for number in range(5)]
-        while not futures[0].running():
-            time.sleep(0.01)
+        until(futures[0].running)
         print([future.cancel() for future in futures])
         sys.exit(3)
     """

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 60.0  # for what takes milliseconds
 WORKERS = 2
 
 

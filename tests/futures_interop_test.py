@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import task_functions
-from call_workers import PATIENCE_S
+from waiting import PATIENCE_S, until, until_async
 
 import miniray
 from miniray import Pool, Worker
@@ -230,13 +230,11 @@ def test_cancelling_the_task_cancels_the_call_and_the_task(wrap: bool, tmp_path:
 
                 waiting = asyncio.ensure_future(wait())
                 await asyncio.sleep(0)  # now it waits
-                while not begun.exists():
-                    await asyncio.sleep(0.01)
+                await until_async(begun.exists)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
-                while not future.cancelled():  # wrap_future tells it in the loop's next round
-                    await asyncio.sleep(0)
+                await until_async(future.cancelled)  # wrap_future tells it in the loop's next round
             assert await pool.submit(abs, -3) == 3  # on another worker
             Path(never).touch()
             assert await worker.call_async("task_functions.square", 3) == 9
@@ -369,8 +367,7 @@ def test_repr_tells_the_state_of_a_task(tmp_path: Path) -> None:
         cancelled = pool.submit(abs, -1)
         cancelled.cancel()
         task_functions.wait_for(str(begun))
-        while not running.running():
-            pass
+        until(running.running)
         assert repr(running).startswith("<miniray.PoolFuture at 0x")
         assert repr(running).endswith(": running>")
         assert repr(waiting).endswith(": pending>")

@@ -10,16 +10,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from testbed import Testbed
+from waiting import PATIENCE_S, until
 
-GONE_WITHIN_S = 5.0
-POLL_S = 0.02
 WHOLE_LINES = {"PYTHONUNBUFFERED": ""}  # what a script prints does not come in pieces, between lines of its workers
 SHARED_FOLDER = "/var/tmp"  # what is in here, every host sees
 
@@ -101,13 +99,10 @@ class Hosts:
         ).stdout
 
     def assert_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while left := self.testbed.survivors():
-            assert time.monotonic() < deadline, left
-            time.sleep(POLL_S)
+        until(lambda: not self.testbed.survivors(), what=lambda: f"the end of {self.testbed.survivors()}")
 
 
-def ended_with(child: subprocess.Popen[str], timeout: float = 20) -> tuple[str, str]:
+def ended_with(child: subprocess.Popen[str], timeout: float = PATIENCE_S) -> tuple[str, str]:
     """What the script said after what was read already."""
     out, errors = child.communicate(timeout=timeout)
     return out, errors

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
+from waiting import PATIENCE_S
 
 import miniray
 from miniray import Cluster, NodeConfig, Pool, WorkerDied, WorkerError
-
-PATIENCE_S = 60.0  # for what takes milliseconds
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import json_client
 import numpy as np
 import pytest
+from waiting import is_gone, until
 
 from miniray import Channel, Worker
 
@@ -33,7 +35,7 @@ def test_it_is_short() -> None:
         ({"ask": "inf"}, math.inf),
     ],
 )
-def test_a_conversation(json_client: ModuleType, sent: Any, answer: Any) -> None:
+def test_a_conversation(sent: Any, answer: Any) -> None:
     answers = {"array": np.array([[1.0, 2], [3, 4]]), "map": {1: "one", "$x": 2}, "inf": math.inf}
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -62,7 +64,7 @@ def connected(server: Any, module: ModuleType) -> Iterator[Any]:
             client.stream.close()
 
 
-def test_a_conversation_with_a_worker_server(server: Any, json_client: ModuleType, until: Any, is_gone: Any) -> None:
+def test_a_conversation_with_a_worker_server(server: Any) -> None:
     with connected(server, json_client) as client:
         client.prove(bytes.fromhex(server.key))
         answer = client.ask(codec="json")
@@ -79,7 +81,7 @@ def test_a_conversation_with_a_worker_server(server: Any, json_client: ModuleTyp
         assert client.recv() == 42
 
 
-def test_an_end_and_an_error_are_frames_too(server: Any, json_client: ModuleType) -> None:
+def test_an_end_and_an_error_are_frames_too(server: Any) -> None:
     for function, message, kind in (("say_much", 0, 2), ("fail", "no such layer", 1)):
         with connected(server, json_client) as client:
             client.prove(bytes.fromhex(server.key))
@@ -89,7 +91,7 @@ def test_an_end_and_an_error_are_frames_too(server: Any, json_client: ModuleType
                 client.recv()
 
 
-def test_refusals_reach_a_plain_client(server: Any, json_client: ModuleType) -> None:
+def test_refusals_reach_a_plain_client(server: Any) -> None:
     with connected(server, json_client) as client, pytest.raises(ConnectionRefusedError, match="another key"):
         client.prove(bytes(32))
     with connected(server, json_client) as client, pytest.raises(ConnectionRefusedError, match="version 2, refusal 1"):
@@ -100,7 +102,7 @@ def test_refusals_reach_a_plain_client(server: Any, json_client: ModuleType) -> 
             client.ask(work_fn="no_such_module.work")
 
 
-def test_a_control_connection_tells_of_the_end(server: Any, json_client: ModuleType) -> None:
+def test_a_control_connection_tells_of_the_end(server: Any) -> None:
     """Signals go there, and the certificate comes from there, in MessagePack: here they are only looked at."""
     key = bytes.fromhex(server.key)
     with connected(server, json_client) as control, connected(server, json_client) as data:

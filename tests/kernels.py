@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
-
-PATIENCE_S = 60.0
+from waiting import PATIENCE_S
 
 
 @dataclass

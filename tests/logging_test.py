@@ -8,12 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from call_workers import PATIENCE_S
+from waiting import PATIENCE_S, until
 
 from miniray import EventLog, Pool, RestartPolicy, Worker, WorkerDied, WorkerRestarted, _log, _pool_inside
 
@@ -82,9 +81,7 @@ def test_a_worker_that_does_not_answer_calls_is_named(
         pool = Pool([silent, answers])
         with caplog.at_level(logging.DEBUG, "miniray"):
             futures = [pool.submit(pow, 2, 3) for _ in range(8)]
-            deadline = time.monotonic() + PATIENCE_S
-            while not of(caplog, "worker_silent") and time.monotonic() < deadline:
-                time.sleep(0.01)
+            until(lambda: of(caplog, "worker_silent"))
         [record] = of(caplog, "worker_silent")
         assert record.levelno == logging.WARNING
         assert record.getMessage().startswith(f"worker_silent on localhost ({name}): it was given a task ")

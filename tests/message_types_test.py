@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from call_workers import PATIENCE_S
+from waiting import PATIENCE_S
 
 from miniray import Pool, Worker
 

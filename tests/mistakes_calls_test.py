@@ -7,12 +7,12 @@ import os
 import secrets
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 import miniray
 from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker
@@ -168,19 +168,25 @@ def test_another_thread_is_refused(worker: Any) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    texts: set[str] = set()
-    deadline = time.monotonic() + 60
-    while not any("in use" in text for text in texts) and time.monotonic() < deadline:  # it may not wait yet
+
+    def refusal() -> str:
+        """Empty as long as the other thread does not wait."""
         try:
             worker.recv(timeout=0)
-        except (TimeoutError, miniray.UsageError) as error:
-            texts.add(f"{type(error).__name__}: {error}")
-    ended.set()
-    waiting.join()
-    assert (
-        f"UsageError: the channel to {worker.name} is in use by another thread (or by what a signal interrupted); give "
-        "each thread its own, or hold a lock around the calls"
-    ) in texts
+        except TimeoutError:
+            return ""
+        except miniray.UsageError as error:
+            return f"{type(error).__name__}: {error}"
+        raise AssertionError("a message that nobody sent")
+
+    try:
+        assert until(refusal) == (
+            f"UsageError: the channel to {worker.name} is in use by another thread (or by what a signal interrupted); "
+            "give each thread its own, or hold a lock around the calls"
+        )
+    finally:
+        ended.set()
+        waiting.join()
 
 
 def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:

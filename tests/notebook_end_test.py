@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import is_gone, until
 from kernels import Kernel
+from waiting import is_gone, until
 
 DEFINITIONS = """
 import os, subprocess, time
@@ -38,16 +38,35 @@ futures = [pool.submit(sleep) for _ in range(2)]
 forked, spawned = Worker(sleep), Worker(sleep, start="spawn")
 cluster = Cluster([NodeConfig("localhost", 1, base_port=0)])
 cluster.start(sleep)
-expected = 5  # sleeps
-while sum(open(f"/proc/{pid}/comm").read() == "sleep\\n" for pid in processes()) < expected:
-    time.sleep(0.01)
-print(processes())
+print("begun", flush=True)
 """
 
 
-def busy(kernel: Kernel) -> list[int]:
+def descendants(pid: int) -> set[int]:
+    """Processes that it started, and those that they started. Some may have ended meanwhile."""
+    found = set()
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                found |= {child, *descendants(child)}
+    return found
+
+
+def sleeps(kernel: Kernel) -> set[int]:
+    """The processes that the session's workers wait for."""
+    found = set()
+    for pid in descendants(kernel.pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                found.add(pid)
+    return found
+
+
+def busy(kernel: Kernel) -> set[int]:
     """Of the kernel's processes, all that the session started."""
-    found = [int(pid) for pid in kernel.run(DEFINITIONS + BUSY).stdout.strip("[]\n").split(",")]
+    kernel.run(DEFINITIONS + BUSY)
+    until(lambda: len(sleeps(kernel)) == 5)
+    found = descendants(kernel.pid)
     assert len(found) > 10
     return found
 
@@ -60,16 +79,14 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     made.close()
 
 
-def interrupted(kernel: Kernel, code: str) -> float:
-    """Interrupts a cell that waits; the seconds until it has ended."""
-    cell = kernel.begin(f"print('begun', flush=True)\n{code}")
-    kernel.show_until(cell, "begun")
-    time.sleep(0.2)  # it is to wait by now; if not, the interrupt finds it on its way there
-    begun = time.monotonic()
+def interrupt(kernel: Kernel, code: str) -> None:
+    """Interrupts a cell that waits for workers which sleep; it ends."""
+    before = sleeps(kernel)
+    cell = kernel.begin(code)
+    until(lambda: sleeps(kernel) - before)
     kernel.interrupt()
     shown = kernel.show(cell)
     assert shown.error == "KeyboardInterrupt", shown
-    return time.monotonic() - begun
 
 
 WAITS = [
@@ -87,7 +104,7 @@ WAITS = [
 @pytest.mark.parametrize("code", WAITS)
 def test_an_interrupt_ends_the_cell_and_nothing_else(kernel: Kernel, code: str) -> None:
     kernel.run("pool = Pool(2)")
-    interrupted(kernel, code)
+    interrupt(kernel, code)
     assert kernel.run("print(Pool(1).submit(square, 3).result())").stdout == "9\n"
     kernel.run("""
 for each in ("worker", "cluster", "pool"):
@@ -119,7 +136,7 @@ def test_nothing_is_left_of_a_session(tmp_path: Path, way: str) -> None:
 @pytest.mark.parametrize("code", [code for code in WAITS if "map" in code])
 def test_after_an_interrupted_map_the_pool_is_free(kernel: Kernel, code: str) -> None:
     kernel.run("pool = Pool(2)")
-    interrupted(kernel, code)
+    interrupt(kernel, code)
     shown = kernel.run("print(list(pool.map(square, range(3))), pool.status()['failed'])")
     assert re.fullmatch(r"\[0, 1, 4\] [0-2]\n", shown.stdout)  # what never began has not failed
     kernel.run("pool.shutdown()")
@@ -137,5 +154,5 @@ def test_after_an_interrupted_map_the_pool_is_free(kernel: Kernel, code: str) ->
 def test_an_interrupt_ends_what_a_with_block_holds(kernel: Kernel, code: str) -> None:
     """Without waiting for work that would take for ever."""
     before = kernel.run("print(processes())").stdout
-    assert interrupted(kernel, code) < 10
+    interrupt(kernel, code)
     assert until(lambda: kernel.run("print(processes())").stdout == before)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from conftest import until
 from kernels import Kernel
+from waiting import until
 
 DEFINITIONS = """
 import os, subprocess, sys, threading, time

@@ -5,7 +5,6 @@ The cable is pulled for real, so packets vanish and nobody is told.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -17,30 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coordinator import PYTHON, coordinating
+from testbed import Testbed
+from waiting import PATIENCE_S, until
 
 from miniray import limits
-
-
-def load(name: str) -> Any:
-    specification = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-Testbed, coordinator_module = load("testbed").Testbed, load("coordinator")
-until = coordinator_module.until
 
 pytestmark = pytest.mark.skipif(Testbed.available() is not None, reason=f"no testbed: {Testbed.available()}")
 
 CUT, OTHER = "mr-a", "mr-b"
 UNREACHABLE_S = 4
-GRACE_S = limits.orphan_grace_ms / 1000
-MARGIN_S = 6.0  # for a busy machine, and for who looks only once a second
-LIMIT_S = UNREACHABLE_S + GRACE_S + MARGIN_S
+NEVER_S = 1000  # as unreachable_s: nothing ends because of it while a test runs
 LARGE = 64 << 20
 CODE_BYTES = 30 << 20
 
@@ -54,7 +40,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def coordinator(testbed: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """One that can make clusters; afterwards both hosts are reachable, and nothing runs there."""
-    with coordinator_module.coordinating(testbed, tmp_path / "run", **getattr(request, "param", {})) as made:
+    with coordinating(testbed, tmp_path / "run", **getattr(request, "param", {})) as made:
         try:
             yield made
         finally:
@@ -68,15 +54,14 @@ def coordinators(testbed: Any, folder: Path, names: Iterable[Any]) -> Iterator[d
     with ExitStack() as stack:
         stack.callback(testbed.heal, CUT)
         yield {
-            name: stack.enter_context(coordinator_module.coordinating(testbed, folder / str(number)))
-            for number, name in enumerate(names)
+            name: stack.enter_context(coordinating(testbed, folder / str(number))) for number, name in enumerate(names)
         }
 
 
-def make(coordinator: Any, work_fn: str, tunnel: bool = False) -> None:
+def make(coordinator: Any, work_fn: str, tunnel: bool = False, unreachable_s: float = UNREACHABLE_S) -> None:
     """`workers`: one on the host that will be cut off, and one on the other; both are up."""
     nodes = f"[node('{CUT}'), node('{OTHER}')]"
-    options = f"unreachable_s={UNREACHABLE_S}, tunnel={tunnel}, progress=False"
+    options = f"unreachable_s={unreachable_s}, tunnel={tunnel}, progress=False"
     coordinator.do(f"cluster = Cluster({nodes}, {options})")
     coordinator.do(f"workers = cluster.start('work.{work_fn}')")
     if work_fn != "echo":
@@ -85,28 +70,26 @@ def make(coordinator: Any, work_fn: str, tunnel: bool = False) -> None:
 
 def require_unreachable(outcome: Any) -> None:
     assert (outcome.error, "unreachable" in outcome.text) == ("WorkerDied", True), outcome
-    assert outcome.seconds < LIMIT_S
 
 
 def require_gone(coordinator: Any) -> None:
     """The cut-off host has noticed by itself."""
-    try:
-        until(lambda: not coordinator.testbed.processes(CUT), LIMIT_S)
-    except AssertionError:
-        pytest.fail(f"on the host that was cut off, there are still {coordinator.testbed.processes(CUT)}")
+    until(
+        lambda: not coordinator.testbed.processes(CUT), what=lambda: f"the end of {coordinator.testbed.processes(CUT)}"
+    )
 
 
 def require_new_ones_work(coordinator: Any, tunnel: bool = False, others: bool = False) -> None:
     """The other host was not harmed; what is left can be stopped; and the host that is back is as good as new."""
     assert coordinator.do("workers[1].is_alive()").value is True
-    coordinator.do("cluster.stop()", LIMIT_S)
+    coordinator.do("cluster.stop()")
     coordinator.testbed.heal(CUT)
     make(coordinator, "echo", tunnel)
     coordinator.do("for worker in workers: worker.send('again')")
     assert coordinator.do("cluster.gather()").value == ["again", "again"]
     coordinator.do("cluster.stop()")
     if not others:
-        until(lambda: not coordinator.others(), 5, what="nothing is left")
+        until(lambda: not coordinator.others(), what="nothing is left")
 
 
 def test_the_default_limits_keep_the_promise() -> None:
@@ -167,7 +150,7 @@ def test_a_cut_ends_whatever_is_being_done(testbed: Any, tmp_path: Path) -> None
         for name, case in CASES.items():
             if not case.begun:
                 all_of_them[name].begin(case.code)
-        limit = time.monotonic() + LIMIT_S
+        limit = time.monotonic() + PATIENCE_S
         wrong = {}
         for name, case in CASES.items():
             try:
@@ -184,13 +167,11 @@ def test_a_cut_ends_whatever_is_being_done(testbed: Any, tmp_path: Path) -> None
 
 
 def test_while_idle(coordinator: Any) -> None:
-    """Nobody waits for anything. The next call tells, at once."""
+    """Nobody waits for anything. The next call tells."""
     make(coordinator, "idle")
     coordinator.testbed.cut(CUT)
     require_gone(coordinator)
-    outcome = coordinator.attempt("workers[0].send(1); workers[0].recv()", LIMIT_S)
-    require_unreachable(outcome)
-    assert outcome.seconds < MARGIN_S
+    require_unreachable(coordinator.attempt("workers[0].send(1); workers[0].recv()"))
     require_new_ones_work(coordinator)
 
 
@@ -202,7 +183,7 @@ def start_slowly(coordinator: Any, work_fn: str) -> None:
 
 
 def require_start_fails(coordinator: Any) -> None:
-    outcome = coordinator.result(LIMIT_S)
+    outcome = coordinator.result()
     assert (outcome.error, CUT in outcome.text) == ("ClusterError", True), outcome
     require_gone(coordinator)
     assert not coordinator.others()
@@ -280,15 +261,11 @@ def test_a_short_cut_harms_nothing(coordinator: Any, tunnel: bool) -> None:
 
 
 def test_a_lossy_link(coordinator: Any) -> None:
-    """Every fifth packet is lost, each way: all messages arrive, in order, or an error comes within the limit."""
-    make(coordinator, "echo")
+    """Every fifth packet is lost, each way: all messages arrive, in order."""
+    make(coordinator, "echo", unreachable_s=NEVER_S)
     coordinator.testbed.lose(CUT, 20)
-    coordinator.begin("for i in range(50): workers[0].send([i, bytes(1000)])")
-    outcome = coordinator.result()
-    if not outcome.error:
-        outcome = coordinator.attempt("assert [workers[0].recv()[0] for i in range(50)] == list(range(50))")
-    if outcome.error:
-        require_unreachable(outcome)
+    coordinator.do("for i in range(50): workers[0].send([i, bytes(1000)])")
+    assert coordinator.do("[workers[0].recv()[0] for i in range(50)]").value == list(range(50))
     coordinator.testbed.lose(CUT, 0)
     require_new_ones_work(coordinator)
 
@@ -301,23 +278,25 @@ def test_a_remote_worker(coordinator: Any) -> None:
     """The server that somebody started by hand lives on, without the worker; after the cut it takes a new one."""
     testbed = coordinator.testbed
     shutil.copy(coordinator.code / "work.py", testbed.hosts[CUT].home)
-    python = coordinator_module.PYTHON or sys.executable
+    python = PYTHON or sys.executable
     server = f"MINIRAY_KEY={KEY} exec {python} -m miniray.worker_server --port 10001 --work-fn work.endless_loop"
     with testbed.popen("ssh", CUT, server, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as ssh:
         try:
             assert b"listening" in ssh.stdout.readline()
-            new = f"RemoteWorker('{testbed.hosts[CUT].address}', 10001, key='{KEY}', unreachable_s={UNREACHABLE_S})"
-            coordinator.do(f"worker = {new}")
-            coordinator.do("assert worker.recv() == 'up'")
+            remote = f"RemoteWorker('{testbed.hosts[CUT].address}', 10001, key='{KEY}'"
+            new = f"{remote}, unreachable_s={UNREACHABLE_S})"
+            coordinator.do(f"worker, patient = {new}, {remote}, unreachable_s={NEVER_S})")
+            coordinator.do("assert [worker.recv(), patient.recv()] == ['up', 'up']")
             coordinator.begin("worker.recv()")
             testbed.cut(CUT)
-            require_unreachable(coordinator.result(LIMIT_S))
-            until(lambda: len(testbed.processes(CUT)) == 1, LIMIT_S, what="only the server is left")
+            require_unreachable(coordinator.result())
+            until(lambda: len(testbed.processes(CUT)) == 2, what="only the server and the patient worker are left")
+            assert coordinator.attempt("patient.recv(timeout=0)").error == "TimeoutError"
             testbed.heal(CUT)
             coordinator.do(f"worker = {new}")
             coordinator.do("assert worker.recv() == 'up'")
-            coordinator.do("worker.close(0)")
-            until(lambda: len(testbed.processes(CUT)) == 1, 5, what="only the server is left")
+            coordinator.do("worker.close(0); patient.close(0)")
+            until(lambda: len(testbed.processes(CUT)) == 1, what="only the server is left")
         finally:
             ssh.kill()
 
@@ -328,4 +307,3 @@ def test_no_remote_worker_while_the_host_is_cut_off(coordinator: Any) -> None:
         f"RemoteWorker('{coordinator.testbed.hosts[CUT].address}', 10001, key='{KEY}', connect_timeout_s=1)"
     )
     assert outcome.error == "TimeoutError", outcome
-    assert outcome.seconds < 1 + MARGIN_S

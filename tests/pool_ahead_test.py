@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import task_functions
-from executors import PATIENCE_S, WORKERS
+from executors import WORKERS
+from waiting import until
 
 CHUNKS = 4 * WORKERS  # on their way, or waiting to be taken; one more is being taken, and one being made
 
@@ -27,11 +28,14 @@ class Endless:
 
     def settled(self) -> int:
         """How many were taken when no more are for a while."""
-        before = -1
-        while before != self.taken:
+
+        def is_steady() -> bool:
             before = self.taken
             time.sleep(0.3)
-        return before
+            return self.taken == before
+
+        until(is_steady)
+        return self.taken
 
 
 @pytest.mark.parametrize("way", ["submit", "options"])
@@ -69,8 +73,7 @@ def test_long_calls_one_by_one(make_pool: Callable[..., Any]) -> None:
 
 
 def test_it_still_goes_on_when_results_are_taken_late(pool: Any) -> None:
-    results = pool.imap_unordered(task_functions.square, (number for number in range(5000)))
-    time.sleep(0.2)
-    deadline = time.monotonic() + PATIENCE_S
-    assert sorted(results) == [number**2 for number in range(5000)]
-    assert time.monotonic() < deadline
+    items = Endless()
+    results = pool.imap_unordered(task_functions.square, itertools.islice(items, 50_000))
+    assert items.settled() < 50_000
+    assert sorted(results) == [number**2 for number in range(50_000)]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import task_functions
-from executors import PATIENCE_S
 from script_programs import run_script
+from waiting import PATIENCE_S, until
 
 import miniray
 from miniray import Pool, TaskTimeout
@@ -168,7 +168,7 @@ def test_a_cluster_is_not_stopped_in_a_callback() -> None:
         cluster.stop()
 
 
-def test_a_task_that_is_cancelled_between_two_tries_is_not_tried_again(pool: Any, tmp_path: Path, until: Any) -> None:
+def test_a_task_that_is_cancelled_between_two_tries_is_not_tried_again(pool: Any, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     future = pool.options(timeout=0.05, retries=1000, retry_on=TaskTimeout).submit(
         task_functions.append_line_and_sleep, str(tries)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from coordinator import Coordinator, coordinating, until
+from coordinator import Coordinator, coordinating
 from hosts import Hosts
 from testbed import Testbed
+from waiting import PATIENCE_S, until
 
 UNREACHABLE_S = 3
-PATIENCE_S = 60.0
 
 TASKS = """
 import os, signal, socket, time
@@ -28,16 +28,18 @@ def where(seconds=0.0, _=None):
 def meet(folder, number, count):
     '''Returns where it ran, when so many are running at once.'''
     open(f"{folder}/{number}", "w").close()
-    deadline = time.monotonic() + 60
-    while len(os.listdir(folder)) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return [socket.gethostname(), len(os.listdir(folder)) >= count]
+    until(lambda: len(os.listdir(folder)) >= count, f"{count} tasks at once")
+    return socket.gethostname()
 
 def wait_for(path):
-    deadline = time.monotonic() + 60
-    while not os.path.exists(path) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: os.path.exists(path), path)
     return socket.gethostname()
+
+def until(wish, what):
+    deadline = time.monotonic() + 60
+    while not wish():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        time.sleep(0.01)
 
 def slow_square(x):
     time.sleep(0.02)
@@ -68,16 +70,15 @@ def goes_on(coordinator: Coordinator, count: int = 200) -> None:
 def end(coordinator: Coordinator) -> None:
     coordinator.do("pool.shutdown(); cluster.stop()")
     assert coordinator.do("zombies()").value == []
-    until(lambda: not coordinator.others(), PATIENCE_S, "nothing is left")
+    until(lambda: not coordinator.others(), what="nothing is left")
 
 
 def hosts_used(coordinator: Coordinator, view: str, folder: Path, count: int) -> list[str]:
     """Where so many tasks run that run at the same time."""
     folder.mkdir(exist_ok=True)
     coordinator.do(f"futures = [{view}.submit(tasks.meet, {str(folder)!r}, n, {count}) for n in range({count})]")
-    found = coordinator.do(f"[future.result({PATIENCE_S}) for future in futures]", 2 * PATIENCE_S).value
-    assert all(met for _, met in found), found
-    return sorted(host for host, _ in found)
+    found: list[str] = coordinator.do("[future.result() for future in futures]", 2 * PATIENCE_S).value
+    return sorted(found)
 
 
 def test_all_hosts_work(coordinator: Coordinator, shared_folder: Path) -> None:
@@ -169,7 +170,7 @@ def test_kill_9_of_the_coordinator_leaves_nothing(coordinator: Coordinator, shar
     assert goes_on_elsewhere == 4
     coordinator.process.send_signal(signal.SIGKILL)
     coordinator.process.wait()
-    until(lambda: not coordinator.testbed.survivors(), 5, "nothing is left")
+    until(lambda: not coordinator.testbed.survivors(), what="nothing is left")
 
 
 def test_what_a_function_holds_goes_to_a_host_once(hosts: Hosts) -> None:

@@ -14,9 +14,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 TESTS = Path(__file__).parent
-PATIENCE_S = 60.0
 
 PROGRAM = """
 from miniray import Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from coordinator import coordinating
 from hosts import Hosts
 from testbed import Testbed
+from waiting import is_gone, until
 
 UNREACHABLE_S = 2
 PORT = 12345
@@ -104,7 +105,7 @@ def test_a_server_that_died(coordinator: Any, options: str) -> None:
     ]
 
 
-def test_a_server_that_stands_still(coordinator: Any, until: Callable[..., Any], is_gone: Callable[..., bool]) -> None:
+def test_a_server_that_stands_still(coordinator: Any) -> None:
     """It holds its port, so the new one takes another; when it goes on, it ends by itself, and so does its worker."""
     start(coordinator, port=PORT)
     old, worker = server(coordinator), coordinator.do("pids[1]").value
@@ -120,7 +121,7 @@ def test_a_server_that_stands_still(coordinator: Any, until: Callable[..., Any],
     require_all_work(coordinator)
 
 
-def test_a_server_that_runs(coordinator: Any, until: Callable[..., Any], is_gone: Callable[..., bool]) -> None:
+def test_a_server_that_runs(coordinator: Any) -> None:
     """It is ended, and the new one gets its port."""
     start(coordinator, port=PORT)
     old = server(coordinator)
@@ -130,7 +131,7 @@ def test_a_server_that_runs(coordinator: Any, until: Callable[..., Any], is_gone
     require_all_work(coordinator)
 
 
-def test_a_host_that_is_cut_off_and_back(testbed: Testbed, coordinator: Any, until: Callable[..., Any]) -> None:
+def test_a_host_that_is_cut_off_and_back(testbed: Testbed, coordinator: Any) -> None:
     start(coordinator)
     testbed.cut("mr-b")
     assert coordinator.attempt("workers[1].recv()").error == "WorkerDied"

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import json_client
 import numpy as np
 import pytest
+from waiting import is_gone, until
 
 import miniray
 from miniray import Worker, create_remote_workers, wait_any
@@ -104,7 +105,7 @@ def test_exit_codes_and_signals_come_back(server: Any) -> None:
             assert worker.wait(timeout=30) == -number
 
 
-def test_kill_and_a_close_that_does_not_wait(server: Any, until: Any, is_gone: Any) -> None:
+def test_kill_and_a_close_that_does_not_wait(server: Any) -> None:
     worker = server.connect("work_functions.stubborn")
     pids = worker.recv(timeout=30)
     worker.kill(signal.SIGTERM)
@@ -199,7 +200,7 @@ def test_wait_any_takes_local_and_remote_workers(server: Any) -> None:
         assert local.recv(timeout=30) == 2
 
 
-def test_a_workers_process_is_a_clean_one(server: Any, json_client: ModuleType) -> None:
+def test_a_workers_process_is_a_clean_one(server: Any) -> None:
     import socket
 
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
@@ -216,7 +217,7 @@ def test_a_workers_process_is_a_clean_one(server: Any, json_client: ModuleType) 
         assert "MINIRAY_A" not in worker.recv(timeout=30)["environment"]
 
 
-def test_what_a_worker_prints_goes_where_the_server_does(start_server: Any, until: Any) -> None:
+def test_what_a_worker_prints_goes_where_the_server_does(start_server: Any) -> None:
     server = start_server()
     with server.connect("work_functions.print_lines") as worker:
         assert worker.recv(timeout=30) == "printed"
@@ -247,9 +248,7 @@ COORDINATOR = """
     ],
     ids=["coordinator waits", "answer unread", "coordinator sends", "server"],
 )
-def test_nothing_outlives_its_coordinator_or_its_server(
-    start_server: Any, until: Any, is_gone: Any, then: str, whom: str
-) -> None:
+def test_nothing_outlives_its_coordinator_or_its_server(start_server: Any, then: str, whom: str) -> None:
     server = start_server()
     command = [sys.executable, "-c", textwrap.dedent(COORDINATOR).format(then=then), str(server.port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=server.environment) as coordinator:
@@ -259,7 +258,7 @@ def test_nothing_outlives_its_coordinator_or_its_server(
         try:
             assert not any(map(is_gone, pids))
             (coordinator if whom == "coordinator" else server.process).kill()
-            assert until(lambda: all(map(is_gone, pids)), 5)
+            assert until(lambda: all(map(is_gone, pids)))
         finally:
             coordinator.kill()
     if whom == "coordinator":

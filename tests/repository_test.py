@@ -100,8 +100,8 @@ def test_limits_are_in_one_header_and_python_reads_them_all(root: Path) -> None:
     header = (root / "include/miniray/limits.hpp").read_text()
     names = set(re.findall(r"^inline constexpr [\w:]+ (\w+) =", header, re.MULTILINE)) - {"kib", "mib", "gib"}
     assert names == set(vars(miniray.limits))
-    # Of the clock and its units, of the kernel, of an array; and one that a map's first chunk has.
-    not_limits = {"century_s", "step_s_max", "entries_max", "first_items_max", "ns_per_ms"}
+    # Of the clock and its units, of the kernel, of an array.
+    not_limits = {"century_s", "step_s_max", "entries_max", "ns_per_ms"}
     for file in tracked(root, "src/*.[ch]pp", "python/*.[ch]pp"):
         if file.name.endswith(("_test.cpp", "_fuzz.cpp", "_scene.hpp")):
             continue

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-import itertools
 import multiprocessing.util
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -22,18 +17,12 @@ import numpy as np
 import pytest
 
 import miniray
-from miniray import Channel, Worker, wait_any
+from miniray import Channel, Worker
 
 
 def echo(handle: Any) -> None:
     while True:
         handle.send(handle.recv())
-
-
-def slow_reader(handle: Any) -> None:
-    time.sleep(0.5)
-    while True:
-        handle.send(len(handle.recv()))
 
 
 def script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,24 +34,6 @@ def script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, **environment},
     )
-
-
-class Interrupted(Exception):
-    pass
-
-
-@contextlib.contextmanager
-def interrupt_after(seconds: float) -> Any:
-    def raise_it(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, raise_it)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_fork_copies_received_arrays() -> None:
@@ -80,100 +51,6 @@ def test_a_fork_copies_received_arrays() -> None:
         with Worker(write) as other:
             other.recv()
         assert array[0] == 0
-
-
-@pytest.mark.parametrize("wait", ["wait_any", "recv", "recv_async", "wait"])
-def test_the_rest_of_an_interrupted_send_goes_out_with_the_next_wait(wait: str) -> None:
-    with Worker(slow_reader) as worker:
-        with interrupt_after(0.1), pytest.raises(Interrupted):
-            worker.send("x" * 3_000_000)
-        if wait == "wait_any":
-            assert wait_any([worker], timeout=30) == [worker]
-        if wait == "wait":
-            with pytest.raises(TimeoutError):
-                worker.wait(timeout=2)
-        if wait == "recv_async":
-            assert asyncio.run(worker.recv_async(timeout=30)) == 3_000_000
-        else:
-            assert worker.recv(timeout=30) == 3_000_000
-
-
-def test_a_cancelled_send_is_finished_by_the_next_call() -> None:
-    async def converse() -> None:
-        with Worker(slow_reader) as worker:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(worker.send_async("x" * 3_000_000), 0.1)
-            assert await worker.recv_async(timeout=30) == 3_000_000
-
-    asyncio.run(converse())
-
-
-def test_a_close_wakes_who_awaits() -> None:
-    async def converse() -> None:
-        worker = Worker(echo)
-        waiting = asyncio.create_task(worker.recv_async())
-        await asyncio.sleep(0.05)
-        worker.close()
-        with pytest.raises(miniray.EndOfStream):
-            await asyncio.wait_for(waiting, 30)
-        with Worker(lambda handle: handle.send("fresh")) as other:  # it may get the same descriptor
-            assert await other.recv_async(timeout=30) == "fresh"
-
-    asyncio.run(converse())
-
-
-def test_wait_any_by_two_threads_is_refused_not_lost() -> None:
-    workers = [Worker(echo) for _ in range(4)]
-    refused: list[str] = []
-
-    def wait() -> None:
-        try:
-            wait_any(workers, timeout=5)
-        except RuntimeError as error:
-            refused.append(str(error))
-
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)
-    workers[0].send(1)
-    for thread in threads:
-        thread.join()
-    assert refused
-    assert all("thread" in text for text in refused)
-    for worker in workers:
-        worker.kill()
-        worker.close()
-
-
-def test_a_list_that_changes_during_wait_any_does_no_harm() -> None:
-    workers = [Worker(lambda handle: (time.sleep(0.5), handle.send("late"))) for _ in range(3)]
-    changing = list(workers)
-    thread = threading.Timer(0.1, changing.clear)
-    thread.start()
-    assert set(wait_any(changing, timeout=30)) <= set(workers)
-    thread.join()
-    for worker in workers:
-        assert worker.recv(timeout=30) == "late"
-        worker.close()
-
-
-def test_a_signal_handler_cannot_wait_inside_wait_any() -> None:
-    with Worker(echo) as one, Worker(echo) as two:
-        errors: list[str] = []
-
-        def handler(*_: object) -> None:
-            try:
-                wait_any([two], timeout=0)
-            except RuntimeError as error:
-                errors.append(str(error))
-
-        before = signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        assert wait_any([one], timeout=0.5) == []
-        signal.signal(signal.SIGALRM, before)
-        assert errors
-        assert "signal handler" in errors[0]
 
 
 def test_out_of_descriptors_says_so_and_invents_nothing() -> None:
@@ -233,20 +110,25 @@ def test_a_trace_that_cannot_be_opened_leaves_no_process() -> None:
 def test_a_child_interrupted_at_its_end_does_not_run_the_parents_script() -> None:
     done = script(
         """
-        import os, signal, time
-        from miniray import Worker
+        import os, signal
+        from miniray import MiniRayError, Worker
+        from waiting import is_blocked, until
         def work(handle):
             raise ValueError("x" * 10_000_000)
         try:
             worker = Worker(work)
-            time.sleep(0.3)
+            until(lambda: is_blocked(worker.pid), what="a worker that cannot send all of its error")
             worker.kill(signal.SIGINT)
-            time.sleep(0.3)
+            try:
+                worker.recv()
+            except MiniRayError:
+                pass
+            worker.wait()
         except BaseException as error:
             print("caught", repr(error)[:50])
         print("continues")
-        worker.kill()
-        """
+        """,
+        PYTHONPATH=str(Path(__file__).parent),
     )
     assert done.stdout == "continues\n"
 
@@ -415,26 +297,6 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
     assert "work is not there" in done.stderr
     assert "imported up to line 5, where it starts workers" in done.stderr
     assert 'put what starts them under if __name__ == "__main__":' in done.stderr
-
-
-def test_a_message_that_is_interrupted_while_it_is_decoded_is_not_lost() -> None:
-    def source(handle: Any) -> None:
-        for number in range(20):
-            handle.send({"number": number, "arrays": [np.zeros(4) for _ in range(3000)]})
-        handle.recv()
-
-    with Worker(source) as worker:
-        received: list[Any] = []
-        interrupts = 0
-        while len(received) < 20:
-            try:
-                with interrupt_after(0.001 * (interrupts + 1)):
-                    # In one step for Python: between two, a handler may raise when the message is there already.
-                    received.extend(itertools.starmap(functools.partial(worker.recv, timeout=30), [()]))
-            except Interrupted:
-                interrupts += 1
-        assert interrupts > 0
-        assert [message["number"] for message in received] == list(range(20))
 
 
 def test_a_worker_that_has_run_out_of_memory_says_so() -> None:

@@ -22,3 +22,29 @@ def run_script(folder: Path, source: str, *arguments: str, piped: bool = False) 
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=TIME_LIMIT_S, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+BEGIN = """
+import asyncio, functools, sys, threading
+from miniray import Pool, Worker
+
+class Cfg:
+    def __init__(self, v): self.v = v
+def d(c=Cfg(1)): return c.v
+class Attribute:
+    cfg = Cfg(1)
+big = b""
+def own(): return len(big)
+
+if __name__ == "__main__":
+    pool = Pool(2, start=sys.argv[1])
+    def run(f, *args): return pool.submit(f, *args).result(60)
+    BODY
+    pool.shutdown()
+"""
+
+
+def lines(folder: Path, start: str, body: str) -> list[str]:
+    """What a body prints that has a pool, and BEGIN's functions and classes."""
+    indented = "\n    ".join(body.strip().splitlines())
+    return run_script(folder, BEGIN.replace("BODY", indented), start).splitlines()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from pool_progress_test import read_all
-
-PATIENCE_S = 60.0
+from waiting import PATIENCE_S
 
 SESSION = """\
 from miniray import *

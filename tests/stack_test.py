@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stack_work
+from waiting import until
 
 import miniray
 from miniray import Cluster, NodeConfig, Worker
@@ -30,7 +31,7 @@ def function_of(text: str) -> str | None:
 
 
 @pytest.fixture
-def text_in(until: Callable[..., Any]) -> Callable[..., str]:
+def text_in() -> Callable[..., str]:
     """What a worker says when it is in a function; it may be on its way there, or too busy to answer."""
 
     def find(worker: Any, function: str, state: str = "(running|sleeping)") -> str:
@@ -92,7 +93,7 @@ def test_every_thread_is_shown(start: Start, text_in: Callable[..., str]) -> Non
     assert re.search(r"\nThread 0x[0-9a-f]+ .*\n.* in asleep\n.* in in_another_thread\n", other)
 
 
-def test_a_workers_own_worker(start: Start, until: Callable[..., Any], text_in: Callable[..., str]) -> None:
+def test_a_workers_own_worker(start: Start, text_in: Callable[..., str]) -> None:
     worker = start("have_a_worker")
 
     def of_its_own() -> str:
@@ -104,7 +105,7 @@ def test_a_workers_own_worker(start: Start, until: Callable[..., Any], text_in: 
     assert until(lambda: function_of(of_its_own()) == "counting")
 
 
-def test_a_worker_in_cpp(root: Path, until: Callable[..., Any]) -> None:
+def test_a_worker_in_cpp(root: Path) -> None:
     nodes = [NodeConfig("localhost", 1, base_port=0)]
     with Cluster(nodes, program=root / "build/release/examples/cluster_matmul", progress=False) as cluster:
         [worker] = cluster.start("matrix_worker")
@@ -199,7 +200,7 @@ def test_one_that_failed_does_nothing() -> None:
             worker.recv()
 
 
-def test_one_that_is_stopped(start: Start, until: Callable[..., Any], text_in: Callable[..., str]) -> None:
+def test_one_that_is_stopped(start: Start, text_in: Callable[..., str]) -> None:
     worker = start("receive")
     worker.kill(signal.SIGSTOP)
     assert until(lambda: re.fullmatch(r"stopped, after \d+\.\d s of computing\n", worker.stack()))
@@ -231,7 +232,7 @@ def test_who_is_killed_later_has_no_stack(start: Start) -> None:
     assert died.value.stack == ""
 
 
-def test_an_answer_that_came_too_late_is_in_no_certificate(start: Start, until: Callable[..., Any]) -> None:
+def test_an_answer_that_came_too_late_is_in_no_certificate(start: Start) -> None:
     worker = start("receive")
     worker.kill(signal.SIGSTOP)
     assert until(lambda: worker.stack().startswith("stopped"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from coordinator import coordinating
 from testbed import Testbed
+from waiting import PATIENCE_S
 
 import miniray
 from miniray import (
@@ -29,7 +30,6 @@ from miniray import (
     wait_any,
 )
 
-PATIENCE_S = 30.0
 UNREACHABLE_S = 2
 
 

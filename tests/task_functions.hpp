@@ -6,16 +6,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "miniray/registry.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 
@@ -27,7 +26,7 @@ inline void append_line(const std::string& path, const std::string& line) {
 }
 
 inline void wait_for_file(const std::string& path) {
-  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_until(path, [&] { return std::filesystem::exists(path); });
 }
 
 class TestFolder {

@@ -3,7 +3,10 @@
 with Terminal(folder, text) as terminal:
     terminal.wait_for("begun", 2)       # files that the program makes
     terminal.press(CTRL_C)
-    ended = terminal.end()              # how long it took, its exit status, what it printed, what is left of it
+    ended = terminal.end()              # its exit status, and what it printed; nothing that it started is left
+
+Workers that were told to end are given GRACE_MS, which is longer than a program may take to end: one that waits for
+them hangs, so no test has to look at the clock.
 """
 
 from __future__ import annotations
@@ -21,23 +24,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from waiting import until
+
 CTRL_C = b"\x03"
-PATIENCE_S = 60.0  # with what takes a second on a machine that is not busy
 HANGS_AFTER_S = 60.0
-POLL_S = 0.01
+GRACE_MS = 1_000_000
+STACKS_S = 1.0  # in which processes that were asked have written where they are
 MARK = "MINIRAY_TEST_MARK"
 TESTS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended. `seconds` are counted from the last key."""
+    """How a program ended."""
 
     status: int
     output: str
     errors: str
-    seconds: float
-    left: list[str]
 
 
 class Terminal:
@@ -49,7 +52,12 @@ class Terminal:
         script.write_text(text)
         self._output, self._errors = folder / "output.txt", folder / "errors.txt"
         self._mark = secrets.token_hex(8)
-        environment = {**os.environ, "PYTHONPATH": str(TESTS), MARK: self._mark}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(TESTS),
+            "MINIRAY_TEST_GRACE_MS": str(GRACE_MS),
+            MARK: self._mark,
+        }
         self._keys, terminal = pty.openpty()
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -63,22 +71,21 @@ class Terminal:
                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             )
         os.close(terminal)
-        self._pressed_at = time.monotonic()
 
     def wait_for(self, names: str, count: int = 1) -> None:
         """Until there are so many files whose names begin like this, each made by `task_functions` or the like."""
-        deadline = time.monotonic() + PATIENCE_S
-        while len(list(self.folder.glob(f"{names}*"))) < count:
+
+        def are_there() -> bool:
             assert self._process.poll() is None, self.errors
-            assert time.monotonic() < deadline, f"no {names}: {self.errors}"
-            time.sleep(POLL_S)
+            return len(list(self.folder.glob(f"{names}*"))) >= count
+
+        until(are_there, what=f"{count} files {names}* of the program")
 
     @property
     def errors(self) -> str:
         return self._errors.read_text(errors="replace")
 
     def press(self, key: bytes) -> None:
-        self._pressed_at = time.monotonic()
         os.write(self._keys, key)
 
     def wait(self, seconds: float) -> bool:
@@ -92,18 +99,15 @@ class Terminal:
     def end(self) -> Ended:
         """How it ended, by itself."""
         assert self.wait(HANGS_AFTER_S), f"it does not end: {self._stacks()}"
-        seconds = time.monotonic() - self._pressed_at
-        deadline = time.monotonic() + 1.0  # the kernel may take a moment to do what it was told
-        while (left := self._left()) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        output = self._output.read_text(errors="replace")
-        return Ended(self._process.returncode, output, self.errors, seconds, list(left.values()))
+        # The kernel may take a moment to do what it was told.
+        until(lambda: not self._left(), what=lambda: f"the end of {list(self._left().values())}")
+        return Ended(self._process.returncode, self._output.read_text(errors="replace"), self.errors)
 
     def _stacks(self) -> str:
         """What it printed, and where it and its workers are, if they heed SIGUSR1 as `faulthandler` does."""
         for pid in self._left():
             os.kill(pid, signal.SIGUSR1)
-        time.sleep(1)
+        time.sleep(STACKS_S)
         return self._output.read_text(errors="replace") + self.errors
 
     def _left(self) -> dict[int, str]:

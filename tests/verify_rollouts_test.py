@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hosts import Hosts, ended_with
 from testbed import Process
+from waiting import is_gone, until
 
 VERDICTS = {
     "answers a lot": "refused: MessageTooLarge",
@@ -174,18 +174,12 @@ while True: pass
 
 
 @pytest.fixture
-def example(root: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location("verify_rollouts", root / "examples/verify_rollouts.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def example(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(root / "examples")
+    return importlib.import_module("verify_rollouts")
 
 
-def test_a_runaway_candidate_leaves_no_process_behind(
-    example: ModuleType, tmp_path: Path, until: Callable[..., Any], is_gone: Callable[[int], bool]
-) -> None:
+def test_a_runaway_candidate_leaves_no_process_behind(example: ModuleType, tmp_path: Path) -> None:
     pids: list[str] = []
     for time_limit_s in (0.25, 1, 4, 16):  # until all of them had the time to begin
         file = tmp_path / str(time_limit_s)
@@ -215,7 +209,7 @@ COORDINATOR = """
 """
 
 
-def test_nothing_is_left_beside_a_verifier_that_lives(hosts: Hosts, root: Path, until: Callable[..., Any]) -> None:
+def test_nothing_is_left_beside_a_verifier_that_lives(hosts: Hosts, root: Path) -> None:
     """Not even before the end of the cluster, which would end it."""
 
     def running() -> dict[str, list[Process]]:

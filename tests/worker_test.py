@@ -9,12 +9,13 @@ import random
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import task_functions
+from waiting import is_blocked, until
 
 import miniray
 from miniray import Worker, wait_any
@@ -115,40 +116,19 @@ def test_a_worker_that_is_killed_is_reported_at_once() -> None:
         assert worker.wait() == -signal.SIGTERM
 
 
-def memory_cgroup() -> Path | None:
-    """A fresh control group that this test may limit, if the machine has them."""
-    for base, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
-        group = Path(base) / f"miniray-test-{os.getpid()}"
-        try:
-            group.mkdir()
-            (group / limit).write_text(str(64 * 2**20))
-            return group
-        except OSError:
-            if group.exists():
-                group.rmdir()
-    return None
-
-
-def test_the_out_of_memory_killer_is_named() -> None:
-    group = memory_cgroup()
-    if group is None:
-        pytest.skip("needs a writable memory control group")
-
+def test_the_out_of_memory_killer_is_named(memory_group: Path) -> None:
     def greedy(handle: Any) -> None:
-        (group / "cgroup.procs").write_text(str(os.getpid()))
+        (memory_group / "cgroup.procs").write_text(str(os.getpid()))
         handle.send("going")
         held = [bytearray(2**20) for _ in range(500)]
         handle.send(len(held))
 
-    try:
-        with Worker(greedy) as worker:
-            assert worker.recv() == "going"
-            with pytest.raises(miniray.WorkerDied, match="for want of memory") as caught:
-                worker.recv()
-            assert caught.value.out_of_memory
-            assert caught.value.signal == signal.SIGKILL
-    finally:
-        group.rmdir()
+    with Worker(greedy) as worker:
+        assert worker.recv() == "going"
+        with pytest.raises(miniray.WorkerDied, match="for want of memory") as caught:
+            worker.recv()
+        assert caught.value.out_of_memory
+        assert caught.value.signal == signal.SIGKILL
 
 
 def test_killed_by_hand_is_not_out_of_memory() -> None:
@@ -238,7 +218,7 @@ def test_asyncio() -> None:
         workers[0].send("second")
         assert await both == ["first", "second"]
         waiting = asyncio.create_task(workers[1].recv_async())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # now it waits
         waiting.cancel()
         workers[1].send("not lost")
         assert await workers[1].recv_async() == "not lost"
@@ -252,15 +232,17 @@ def test_asyncio() -> None:
     asyncio.run(converse())
 
 
-def test_two_threads_in_one_worker_are_refused() -> None:
-    with Worker(lambda handle: handle.send(time.sleep(0.5))) as worker:
+def test_two_threads_in_one_worker_are_refused(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Worker(lambda handle: handle.send(task_functions.wait_for(str(gate)))) as worker:
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(worker.recv()))
         thread.start()
-        time.sleep(0.1)
+        until(lambda: thread.native_id is not None and is_blocked(thread.native_id))
         with pytest.raises(RuntimeError, match="in use by another thread"):
             worker.recv(timeout=0)
         with pytest.raises(RuntimeError, match="give each thread its own"):
             worker.send("from the second thread")
+        gate.touch()
         thread.join()
         assert answers == [None]

@@ -229,6 +229,9 @@ inline constexpr std::size_t events_max = 10'000;
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;
 inline constexpr std::size_t crash_report_bytes_max = 64 * kib;
+// What is told of a check that failed.
+inline constexpr std::size_t check_report_bytes_max = 4096;
+inline constexpr int check_value_chars_max = 256;
 inline constexpr int crash_frames_max = 64;
 inline constexpr std::size_t crash_handler_stack_bytes = 64 * kib;
 inline constexpr std::size_t output_tail_bytes = 4 * kib;

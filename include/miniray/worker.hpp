@@ -61,7 +61,7 @@ class Worker {
   static Worker spawn(const std::vector<std::string>& command, WorkerOptions options = {});
   Worker(Worker&&) noexcept;
   Worker& operator=(Worker&&) noexcept;
-  /// Like close().
+  /// Like close(); but while an exception unwinds the stack, a worker that is busy is interrupted, and soon killed.
   ~Worker();
 
   // Each throws WorkerError if the work function threw, WorkerDied if the process died, EndOfStream if the work

@@ -434,7 +434,7 @@ def error_of(worker: str, described: dict[str, Any], shelf: _pickling.Shelf) -> 
                 return error
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"
-    if described["type"] == "TaskOutOfMemory":  # of a C++ worker
+    if described["type"] == "miniray::TaskOutOfMemory":  # of a C++ worker
         return TaskOutOfMemory(described["message"])
     failed = WorkerError(f"a call in {worker} raised {described['type']}: {described['message']}\n{where}")
     failed.worker, failed.type = worker, described["type"]

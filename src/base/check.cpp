@@ -11,13 +11,11 @@
 #include <cstring>
 
 #include "base/crash.hpp"
+#include "miniray/limits.hpp"
 #include "miniray/version.hpp"
 
 namespace miniray {
 namespace {
-
-constexpr std::size_t report_bytes_max = 4096;
-constexpr int value_chars_max = 256;
 
 // A text of limited length: what does not fit is left out.
 class Report {
@@ -40,7 +38,7 @@ class Report {
       case CheckValue::Kind::real:
         return add("%.17g", value.real);
       case CheckValue::Kind::text:
-        return add("%.*s", value_chars_max, value.text);
+        return add("%.*s", limits::check_value_chars_max, value.text);
     }
   }
   void write_to(int descriptor) const {
@@ -48,7 +46,7 @@ class Report {
   }
 
  private:
-  std::array<char, report_bytes_max> text_{};
+  std::array<char, limits::check_report_bytes_max> text_{};
   std::size_t size_ = 0;
 };
 
@@ -72,12 +70,11 @@ void check_failed(const char* check, std::initializer_list<CheckValue> values) {
   if (crash_descriptor() >= 0) {  // whoever reads the stack of the crash there reads this, too
     report.write_to(crash_descriptor());
   } else {
-    constexpr int frames_max = 64;
-    std::array<void*, frames_max> frames{};
+    std::array<void*, limits::crash_frames_max> frames{};
     Report title;
     title.add("C++ stack:\n");
     title.write_to(STDERR_FILENO);
-    backtrace_symbols_fd(frames.data(), backtrace(frames.data(), frames_max), STDERR_FILENO);
+    backtrace_symbols_fd(frames.data(), backtrace(frames.data(), limits::crash_frames_max), STDERR_FILENO);
   }
   std::abort();
 }

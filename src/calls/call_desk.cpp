@@ -28,7 +28,7 @@ std::exception_ptr failure_in(CallReply& reply, const std::string& function, con
     case ReplyVerb::error:
     case ReplyVerb::unknown: {
       CallFailure& failure = reply.failure;
-      if (failure.type == out_of_memory_type)
+      if (failure.type == out_of_memory_type || failure.type == out_of_memory_type_in_python)
         return std::make_exception_ptr(TaskOutOfMemory(function, worker, std::move(failure.type),
                                                        std::move(failure.message), std::move(failure.traceback)));
       return std::make_exception_ptr(CallError(function, worker, std::move(failure.type), std::move(failure.message),

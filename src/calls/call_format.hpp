@@ -52,8 +52,9 @@ struct CallReply {
 /// A class or function that the worker finds by its name.
 [[nodiscard]] Value function_named(std::string_view name);
 
-/// The type of the failure of a call that wanted more than its memory_bytes.
-inline constexpr const char* out_of_memory_type = "TaskOutOfMemory";
+/// The type of the failure of a call that wanted more than its memory_bytes, as C++ and Python workers call it.
+inline constexpr const char* out_of_memory_type = "miniray::TaskOutOfMemory";
+inline constexpr const char* out_of_memory_type_in_python = "miniray.errors.TaskOutOfMemory";
 
 // Messages. Like encode(), they borrow from the body, which must outlive them.
 /// With the number 0: nobody waits for a reply.

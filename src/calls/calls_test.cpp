@@ -11,6 +11,7 @@
 
 #include "calls/call_format.hpp"
 #include "miniray/miniray.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -230,7 +231,7 @@ TEST_CASE("a call that has not begun can be taken back") {
   stopped.go_on();
   CHECK(caller.call<int>("counter.value") == 0);
   const auto begun = caller.call_async<int>("sleep_ms", 50);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until_blocked(worker.pid(), "nanosleep");
   CHECK(begun.cancel());
   CHECK(caller.call("echo", 1) == Value(1));
   CHECK(caller.take_replies() == 0);

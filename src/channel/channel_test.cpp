@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "miniray/miniray.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -82,7 +83,7 @@ TEST_CASE("arrays that are kept do not block the sender") {
   bool sent = true;
   for (int i = 0; i < 200; ++i) {  // more than there are slots
     sent = here.send_some(encode(Array::of(std::vector<double>(10'000, i))));
-    while (!sent || kept.size() < static_cast<std::size_t>(i) + 1) {
+    for (const Patience patience("an array"); !sent || kept.size() <= static_cast<std::size_t>(i); patience.check()) {
       if (auto message = there.try_receive()) kept.push_back(decode(*message));
       if (!sent) sent = here.flush_some();
     }

@@ -4,6 +4,7 @@
 
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 
@@ -37,7 +38,7 @@ TEST_CASE("a reader that is slow holds nobody up, and loses nothing") {
   constexpr int lines = 200'000;
   for (int i = 0; i < lines; ++i) there.write("line " + std::to_string(i) + "\n");
   int seen = 0;
-  while (seen < lines) {
+  for (const Patience patience("the last line"); seen < lines; patience.check()) {
     REQUIRE(there.flush());
     REQUIRE(here.fill());
     while (const auto line = here.take_line()) REQUIRE(*line == "line " + std::to_string(seen++));

@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
+#include "base/grace.hpp"
 #include "base/system.hpp"
 #include "calls/call_format.hpp"
 #include "miniray/error.hpp"
@@ -362,8 +363,8 @@ void TaskEngine::check_times() {
     const std::int64_t now = now_ns();
     if (member->state == Member::State::ending) {
       if (member->kill_at_ns != 0 && now > member->kill_at_ns) end_member(*member, "it did not heed an interrupt");
-      if (member->ending_since_ns != 0 && now - member->ending_since_ns > limits::close_grace_ms * 1'000'000LL &&
-          hear(member))
+      if (member->ending_since_ns != 0 &&
+          now - member->ending_since_ns > grace_ms(limits::close_grace_ms) * 1'000'000LL && hear(member))
         lose(member, certificate_saying(member->worker(), "it was told to end, and nothing was heard of it since"),
              true);
       continue;

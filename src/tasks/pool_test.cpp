@@ -11,6 +11,7 @@
 #include "miniray/miniray.hpp"
 #include "tests/local_node.hpp"
 #include "tests/task_functions.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -26,7 +27,10 @@ bool lives(std::int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0; }
 // A task that has begun and goes on until `name`.go is there.
 TaskFuture<void> begin_waiting(const PoolView& pool, const TestFolder& folder, const std::string& name) {
   const auto future = pool.submit<void>("test_wait", folder.file(name + ".begun"), folder.file(name + ".go"));
-  while (!folder.has(name + ".begun")) REQUIRE_FALSE(future.ready());
+  wait_until("the begin of the task " + name, [&] {
+    REQUIRE_FALSE(future.ready());
+    return folder.has(name + ".begun");
+  });
   return future;
 }
 
@@ -349,7 +353,7 @@ TEST_CASE("a pool on a cluster") {
   CHECK(pool.with({.retries = 1}).submit<int>("test_die_first", folder.file("once"), 1).get() == 2);
   CHECK(pool.map<int>("test_echo", numbers_to(500)) == numbers_to(500));
   // The tasks may be done before the worker that died has been replaced.
-  for (const Deadline deadline = Deadline::in_seconds(60); pool.status().workers < 3;) REQUIRE(!deadline.passed());
+  wait_until("a third worker", [&] { return pool.status().workers == 3; });
 }
 
 TEST_CASE("a node whose server dies is launched again") {
@@ -362,8 +366,8 @@ TEST_CASE("a node whose server dies is launched again") {
   folder.touch("runs.go");
   runs.get();
   // Its worker may have finished it, and more, before it noticed that its server is gone.
-  while (pool.with({.retries = 5}).submit<std::int64_t>("test_pid").get() == before) {
-  }
+  wait_until("a task in the new server's worker",
+             [&] { return pool.with({.retries = 5}).submit<std::int64_t>("test_pid").get() != before; });
   CHECK(pool.status().workers == 1);
 }
 

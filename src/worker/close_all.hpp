@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/grace.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
 
 struct CloseOptions {
   Closing how = Closing::finish;
-  double grace_s = limits::close_grace_ms / 1000.0;  ///< of Closing::finish
+  double grace_s = grace_ms(limits::close_grace_ms) / 1000.0;  ///< of Closing::finish
   /// Another thread may raise it while this waits; null if none does.
   const std::atomic<Closing>* urgency = nullptr;
   /// How long to wait for news of workers on other machines that were killed; by default what each says.

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.hpp"
+#include "base/grace.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
@@ -126,7 +127,7 @@ void HostedWorker::dismiss(const std::string& why) {
   }
   if (kill_at_) return;
   dismissed_why_ = why;
-  kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
+  kill_at_ = Deadline::in_ms(grace_ms(limits::orphan_grace_ms));
   system::shut_down(data_.get());
 }
 

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <tuple>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "base/grace.hpp"
 #include "base/system.hpp"
 #include "worker/close_all.hpp"
 #include "worker/local_process.hpp"
@@ -251,9 +253,10 @@ void Worker::State::finish_closing() {
   process_->forget();
 }
 
-void Worker::State::close(double grace_s) {
+void Worker::State::close(double grace_s, Closing how) {
   if (!is_ours()) return;  // a child of the coordinator has no say over its workers
   CloseOptions options;
+  options.how = how;
   options.grace_s = grace_s;
   Closer(*this, options).run();
 }
@@ -267,11 +270,13 @@ Worker& Worker::operator=(Worker&& other) noexcept {
   return *this;
 }
 
+// Whoever is on the way out because of an exception, Ctrl-C for one, does not wait for a worker to finish.
 Worker::~Worker() {
   if (!state_) return;
   try {
-    state_->close(limits::close_grace_ms / 1000.0);
-  } catch (const std::exception& error) {  // an interrupt during the grace; the worker must end all the same
+    state_->close(grace_ms(limits::close_grace_ms) / 1000.0,
+                  std::uncaught_exceptions() > 0 ? Closing::interrupt : Closing::finish);
+  } catch (const std::exception&) {  // an interrupt during the grace; the worker must end all the same
     state_->process().signal(SIGKILL);
   }
 }

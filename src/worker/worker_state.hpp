@@ -31,7 +31,7 @@ class Worker::State {
   void kill(int signal);
   std::string stack();
   void end();
-  void close(double grace_s);
+  void close(double grace_s, Closing how = Closing::finish);
 
   // The steps of closing, for close_all.
   /// Whether the process has ended, and all that it said was read. With `cut`, a worker that goes on sending messages
