@@ -314,11 +314,12 @@ def _run_callbacks(future: CallFuture[Any], callbacks: list[Callable[[Any], Any]
 def _fail_all(worker: Any, error: BaseException) -> None:
     """The worker is gone, and so is every call that was under way there. One that is supervised has another process
     when this returns, if its policy allows."""
-    if isinstance(error, WorkerDied | WorkerError) and (supervision := getattr(worker, "_supervision", None)):
+    supervision = worker._supervision
+    if supervision is not None and supervision.pending:
         try:
-            supervision.tell(worker, error, worker._recover(error))
+            supervision.recover(worker)
         except (WorkerDied, WorkerError) as told:
-            error = told
+            told.__context__, error = None, told
     waiting = worker._call_table().waiting
     futures = list(waiting.values())
     waiting.clear()

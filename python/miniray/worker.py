@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     from typing_extensions import Self
 
     from miniray.calls import CallFuture, RemoteObject
-    from miniray.errors import WorkerDied, WorkerError
     from miniray.supervision import EventLog, RestartPolicy
 
 # How workers are ended: the core's Closing.
@@ -59,7 +58,8 @@ class Worker(_core.Worker):
 
     _host_may_vanish = False
     _sent: dict[str, Any] | None = None
-    restarts: int = 0
+    _supervision: _core._Supervision | None = None
+    _retries_calls = False
     events: EventLog  # of a supervised worker
 
     def __init__(
@@ -160,9 +160,10 @@ class Worker(_core.Worker):
             self._sent = sent  # for a process that takes its place
             self.send(sent)
 
-    def _recover(self, error: WorkerDied | WorkerError) -> bool:
-        """Whether another process has taken the place of one that has ended; without supervision, none does."""
-        return False
+    @property
+    def restarts(self) -> int:
+        """How often its process was replaced."""
+        return 0 if self._supervision is None else self._supervision.restarts
 
     def __enter__(self) -> Self:
         return self
