@@ -248,6 +248,30 @@ def test_calls_that_a_death_interrupts(tmp_path: Path) -> None:
             futures[0].result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("notice", ["recv", "call_remote"])
+def test_another_call_finds_the_death_of_calls_under_way(notice: str, tmp_path: Path) -> None:
+    signal_to_die = str(tmp_path / "fifo")
+    os.mkfifo(signal_to_die)
+
+    def die(path: str) -> None:
+        with open(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Worker(restart=quick(1)) as worker:
+        worker.register("die", die)
+        lost = [worker.call_async("die", signal_to_die), worker.call_async("abs", -2)]
+        with open(signal_to_die, "w"):
+            pass
+        worker.wait(PATIENCE_S)
+        with pytest.raises(WorkerRestarted):
+            worker.recv(timeout=PATIENCE_S) if notice == "recv" else worker.call_remote("math.sqrt", 4.0)
+        answered = worker.call_async("math.sqrt", 4.0)
+        with pytest.raises(WorkerRestarted, match="has taken its place"):
+            lost[1].result(PATIENCE_S)
+        assert isinstance(lost[0].exception(0), WorkerRestarted)
+        assert answered.result(PATIENCE_S) == 2.0
+
+
 def test_a_call_that_is_made_again(tmp_path: Path) -> None:
     def die_once(path: str) -> str:
         if not os.path.exists(path):

@@ -226,8 +226,7 @@ class Cluster:
         on_restart: Callable[[Any], Any] | None,
     ) -> list[RemoteWorker]:
         num_workers, gpus_per_worker, gpus, pin_cpus, nodes = placing
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         with self._lock:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
@@ -247,10 +246,7 @@ class Cluster:
         def replace(dead: RemoteWorker) -> RemoteWorker:
             with self._lock:
                 core = self._running_core()
-                try:
-                    [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
-                finally:
-                    self.events._log_new()
+                [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
                 return RemoteWorker._take_over(other, dead._sent)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)

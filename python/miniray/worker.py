@@ -75,8 +75,7 @@ class Worker(_core.Worker):
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         if work_fn is None:
             work_fn = _calls().serve_calls
         if not callable(work_fn):
@@ -222,8 +221,7 @@ class RemoteWorker(Worker):
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         _stop_import()
         options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
         name, sent = _reference(work_fn)
@@ -255,8 +253,7 @@ def create_remote_workers(
 
     With ``restart``, each worker is replaced within the limits of the policy, by itself.
     """
-    if restart is not None or on_restart is not None:
-        _check_restart(restart, on_restart)
+    _check_restart(restart, on_restart)
     _stop_import()
     options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
     name, sent = _reference(work_fn)
@@ -338,9 +335,10 @@ def _calls() -> Any:
 
 
 def _check_restart(restart: RestartPolicy | None, on_restart: Callable[[Any], Any] | None) -> None:
-    from miniray import _supervised
+    if restart is not None or on_restart is not None:
+        from miniray import _supervised
 
-    _supervised.check(restart, on_restart)
+        _supervised.check(restart, on_restart)
 
 
 first_start_line: int | None = None  # of the script, where it started workers; 0: not at its top level

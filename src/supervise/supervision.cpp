@@ -1,3 +1,4 @@
+// The recovery of a worker whose process has died: how often, by which steps, and what its caller hears.
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "miniray/supervised_worker.hpp"
