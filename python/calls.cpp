@@ -280,13 +280,32 @@ void require_name(const char* call, const nb::args& arguments) {
   (void)attribute("miniray._mistakes", "refuse_name")(call, arguments);
 }
 
+// In a handler: whether the worker was restarted, with a policy that has a call made again (retry_calls).
+bool may_call_again(nb::handle self) {
+  try {
+    throw;
+  } catch (const WorkerRestarted&) {
+  } catch (nb::python_error& raised) {  // while the worker was told of what the call needs
+    if (!raised.matches(attribute("miniray.errors", "WorkerRestarted"))) return false;
+  } catch (const Error&) {
+    return false;
+  }
+  return nb::cast<bool>(self.attr("_retries_calls"));
+}
+
 nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords) {
   require_name("call_remote", arguments);
   const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
-  const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
-  const Message reply = reply_to(self, number);
-  if (reply_verb(reply) == ReplyVerb::value) return decode_object(reply);
-  return attribute("miniray._calls", "value_of")(self, object_of(reply));
+  while (true) {
+    try {
+      const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
+      const Message reply = reply_to(self, number);
+      if (reply_verb(reply) == ReplyVerb::value) return decode_object(reply);
+      return attribute("miniray._calls", "value_of")(self, object_of(reply));
+    } catch (const std::exception&) {
+      if (!may_call_again(self)) throw;
+    }
+  }
 }
 
 // Anything else that a worker can be asked. Returns the reply, or None if none is wanted.

@@ -43,7 +43,8 @@ nb::object signal_object(int number) {
 
 nb::object died_object(const WorkerDied& died) {
   const DeathCertificate& certificate = died.certificate();
-  nb::object made = attribute("miniray.errors", "WorkerDied")(died.what());
+  const bool restarted = dynamic_cast<const WorkerRestarted*>(&died) != nullptr;
+  nb::object made = attribute("miniray.errors", restarted ? "WorkerRestarted" : "WorkerDied")(died.what());
   made.attr("worker") = certificate.worker;
   made.attr("cause") = certificate.cause();
   made.attr("exit_code") = certificate.exit_code >= 0 ? nb::cast(certificate.exit_code) : nb::none();

@@ -1,5 +1,6 @@
 // Supervision: what miniray/supervision.py and miniray/_supervised.py build on. The decisions are the core's.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -22,6 +23,100 @@ nb::list to_tuples(const std::vector<Event>& events) {
     made.append(nb::make_tuple(event.time_s, event.kind, event.node, event.worker, event.text,
                                decode_object(encode(event.details.is_null() ? Value(Map{}) : event.details))));
   return made;
+}
+
+bool is_error(const nb::python_error& raised, const char* name) {
+  return raised.matches(attribute("miniray.errors", name));
+}
+
+std::string text_of(nb::python_error& raised) {
+  const auto text = nb::cast<nb::bytes>(nb::str(raised.value()).attr("encode")("utf-8", "backslashreplace"));
+  return {text.c_str(), text.size()};
+}
+
+// The functions of a supervised worker are kept with its Python object, where the garbage collector sees them.
+Worker replace_process(Worker& dead) {
+  const nb::gil_scoped_acquire gil;
+  try {
+    const nb::object fresh = attribute("miniray._supervised", "replace")(nb::find(dead));
+    return std::move(nb::cast<Worker&>(fresh));
+  } catch (nb::python_error& raised) {
+    const bool may_be_repeated = is_error(raised, "MiniRayError") || raised.matches(PyExc_OSError);
+    if (is_error(raised, "UsageError") || !may_be_repeated) throw;
+    throw Supervision::AttemptFailed(text_of(raised));
+  }
+}
+
+void prepare_process(Worker& fresh) {
+  const nb::gil_scoped_acquire gil;
+  try {
+    attribute("miniray._supervised", "prepare")(nb::find(fresh));
+  } catch (nb::python_error& raised) {
+    if (!is_error(raised, "WorkerDied") && !is_error(raised, "WorkerError")) throw;
+    throw Supervision::AttemptFailed(text_of(raised));
+  }
+}
+
+std::shared_ptr<Supervision> supervise_object(Worker& worker, const PolicyFields& policy,
+                                              const std::shared_ptr<EventLog>& events, const std::string& node) {
+  SupervisionOptions options{policy_of(policy), prepare_process, events, node, check_signals, {}};
+  options.on_event = [log = events.get()] {
+    const nb::gil_scoped_acquire gil;
+    nb::find(*log).attr("_log_new")();
+  };
+  const auto supervision = std::make_shared<Supervision>(replace_process, std::move(options));
+  Supervision::begin(worker, supervision);
+  return supervision;
+}
+
+// A failure of a rank that Python code has raised, for the core to look at on its way.
+struct RaisedInPython : GroupError {
+  RaisedInPython(nb::python_error& failure, std::exception_ptr thrown)
+      : GroupError(text_of(failure), nb::cast<std::optional<int>>(nb::getattr(failure.value(), "rank", nb::none()))),
+        raised(std::move(thrown)) {}
+  std::exception_ptr raised;
+};
+
+template <class... Arguments>
+nb::object call_step(const nb::callable& step, Arguments... arguments) {
+  try {
+    return step(arguments...);
+  } catch (nb::python_error& raised) {
+    for (const char* name : {"GroupError", "WorkerDied", "WorkerError", "ClusterError"})
+      if (is_error(raised, name)) throw RaisedInPython(raised, std::current_exception());
+    throw;
+  }
+}
+
+// What the functions raise arrives as it is: the same object, whose text says in the end why the policy refused.
+nb::object run_python_group(const nb::callable& begin, const nb::callable& drive, const nb::callable& end,
+                            const PolicyFields& policy, EventLog& events, bool progress) {
+  nb::object result;
+  GroupSteps steps;
+  steps.begin = [&](int attempt) {
+    const nb::gil_scoped_acquire gil;
+    return nb::cast<std::size_t>(call_step(begin, attempt));
+  };
+  steps.drive = [&](int) {
+    const nb::gil_scoped_acquire gil;
+    result = call_step(drive);
+  };
+  steps.end = [&](Closing how) {
+    const nb::gil_scoped_acquire gil;
+    end(static_cast<int>(how));
+  };
+  try {
+    const nb::gil_scoped_release released;
+    run_attempts(steps, policy_of(policy), events, progress, check_signals);
+  } catch (const RaisedInPython& failed) {
+    try {
+      std::rethrow_exception(failed.raised);
+    } catch (nb::python_error& raised) {
+      if (text_of(raised) != failed.what()) nb::borrow(raised.value()).attr("args") = nb::make_tuple(failed.what());
+      throw;
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -56,14 +151,16 @@ void bind_supervision(nb::module_& module) {
       .def("_write_to", &EventLog::write_to, "path"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &EventLog::size)
       .def_prop_ro("forgotten", &EventLog::forgotten, "How many events were more than the log holds.");
-  nb::class_<RestartBudget>(module, "_RestartBudget")
-      .def(
-          "__init__",
-          [](RestartBudget* self, const PolicyFields& fields) { new (self) RestartBudget(policy_of(fields)); },
-          "policy"_a, nb::sig("def __init__(self, policy: tuple[int, float, float, float]) -> None"))
-      .def("take", &RestartBudget::take, "now_s"_a)
-      .def("describe", &RestartBudget::describe)
-      .def("refusal", &RestartBudget::refusal);
+  module.def("_check_policy", [](const PolicyFields& fields) { (void)RestartBudget(policy_of(fields)); }, "policy"_a);
+  nb::class_<Supervision>(module, "_Supervision")
+      .def_prop_ro("restarts", &Supervision::restarts)
+      .def_prop_ro("pending", &Supervision::pending)
+      .def_prop_ro("recovered", &Supervision::recovered)
+      .def("pause_before_attempt", &Supervision::pause_before_attempt, "worker"_a)
+      .def("attempt", &Supervision::attempt, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("tell", &Supervision::tell, "worker"_a)
+      .def("recover", &Supervision::recover, "worker"_a, nb::call_guard<nb::gil_scoped_release>());
+  module.def("_supervise", supervise_object, "worker"_a, "policy"_a, "events"_a, "node"_a);
   module.def(
       "_replace_in_cluster",
       [](Cluster& cluster, Worker& worker, std::size_t home, bool other_nodes, EventLog& events) {
@@ -77,6 +174,11 @@ void bind_supervision(nb::module_& module) {
       "cluster"_a, "worker"_a, "home"_a, "other_nodes"_a, "events"_a,
       nb::sig("def _replace_in_cluster(cluster: Cluster, worker: typing.Any, home: int, other_nodes: bool, events: "
               "EventLog) -> list[_ReadyWorker]"));
+  module.def(
+      "_run_group", run_python_group, "begin"_a, "drive"_a, "end"_a, "policy"_a, "events"_a, "progress"_a,
+      nb::sig("def _run_group(begin: collections.abc.Callable[[int], int], drive: collections.abc.Callable[[], "
+              "typing.Any], end: collections.abc.Callable[[int], None], policy: tuple[int, float, float, float], "
+              "events: EventLog, progress: bool) -> typing.Any"));
   module.def(
       "_connect_again",
       [](Cluster& cluster, const std::string& work_fn, std::optional<int> num_workers,

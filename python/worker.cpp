@@ -215,10 +215,6 @@ void bind_worker(nb::module_& module) {
              self.end();
              self.channel().close();
            })
-      // The other's process becomes this one's, whose own must have ended; the other is not to be used again.
-      .def(
-          "_adopt", [](Worker& self, Worker& other) { self = std::move(other); }, "other"_a,
-          nb::call_guard<nb::gil_scoped_release>())
       .def("__del__", close_dropped)
       .def_prop_ro("_closed", [](Worker& self) { return self.channel().closed(); })
       .def("_process_fileno", &Worker::process_fileno)

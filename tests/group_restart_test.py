@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from hosts import Hosts, ended_with
 from testbed import Testbed
+
+from miniray import Cluster, GroupError, NodeConfig, RestartPolicy
 
 EXAMPLE = "train_restart.py"
 STEPS = ("--steps", "8", "--save-every", "3")
@@ -222,3 +226,45 @@ def test_a_server_dies(hosts: Hosts) -> None:
     """)
     assert places == [[0, "mr-a"], [1, "mr-a"], [2, "mr-b"], [3, "mr-b"]]
     assert servers == [True, False]
+
+
+def test_what_is_raised_arrives_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """The very same object, with its traceback; a death says what the policy refused, and whose it was."""
+    bug, groups = KeyError("a bug in the driver"), []
+
+    def small_rank(handle: Any) -> None:
+        handle.recv()
+        handle.send({"status": "ready"})
+        handle.recv()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def buggy(group: Any) -> None:
+        raise bug
+
+    def fatal(group: Any) -> None:
+        groups.append(group.attempt)
+        group.broadcast("die")
+        group.gather()
+
+    policy = RestartPolicy(1, window_s=1000, backoff_s=0)
+    with Cluster([NodeConfig("localhost", 1, base_port=0)], ship_code=False, progress=False) as cluster:
+        with pytest.raises(KeyError) as caught:
+            cluster.run_group(small_rank, buggy, restart=policy, progress=False)
+        assert caught.value is bug
+        assert caught.traceback[-1].name == "buggy"
+        with pytest.raises(GroupError) as died:
+            cluster.run_group(small_rank, fatal, restart=policy)
+        assert str(died.value).startswith("rank 0 of 1 has failed: ")
+        assert str(died.value).endswith(
+            "\n\nThe policy allows no more: 1 restart within 1000 s (max_restarts, window_s)"
+        )
+        assert (died.value.rank, list(died.value.failures), groups) == (0, [0], [0, 1])
+        assert [entry.name for entry in died.traceback][-2:] == ["fatal", "gather"]
+        assert "All ranks start again (restart 1 of 1 within 1000 s)" in capfd.readouterr().err
+        kinds = [event.kind for event in cluster.events]
+        assert kinds == [
+            *("group_started", "group_started", "group_failed", "group_restarted", "group_failed"),
+            "restart_refused",
+        ]
+        assert [event.details for event in cluster.events.events("group_failed")] == [{"rank": 0}] * 2
+        assert cluster.workers == []

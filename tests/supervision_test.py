@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,20 +182,132 @@ def test_a_new_process_that_dies_while_it_gets_its_state() -> None:
         assert "restart_failed" in kinds(worker.events)
 
 
-def test_an_error_in_on_restart_is_the_callers() -> None:
-    failures = iter([True, False])
+def test_a_new_process_whose_function_raises_while_it_gets_its_state() -> None:
+    orders = iter(["raise", "raise", 10])
 
     def give_state(worker: Any) -> None:
-        if next(failures):
-            raise FileNotFoundError("no checkpoint")
+        worker.send(next(orders))
+        assert worker.recv() == 10
 
     with Worker(adder, restart=quick(), on_restart=give_state) as worker:
         worker.kill()
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(WorkerRestarted, match="restart 3 of 3"):
             worker.recv()
-        with pytest.raises(WorkerRestarted):  # the one without its state was not kept
+        assert kinds(worker.events)[2:] == [*("worker_restarted", "restart_failed") * 2, "worker_restarted"]
+    with Worker(adder, restart=quick(1), on_restart=lambda worker: total(worker, "raise")) as worker:  # type: ignore[arg-type]
+        worker.kill()
+        with pytest.raises(WorkerDied, match=r"The last time it failed: the work function .* raised ValueError: a bug"):
+            worker.recv()
+
+
+def test_an_error_in_on_restart_is_the_callers() -> None:
+    raised = FileNotFoundError("no checkpoint"), miniray.Refused("nobody listens")
+    failures = iter(raised)
+
+    def give_state(worker: Any) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+
+    with Worker(adder, restart=quick(), on_restart=give_state) as worker:
+        worker.kill()
+        for error in raised:
+            with pytest.raises(type(error)) as caught:
+                worker.recv()
+            assert caught.value is error
+            assert caught.traceback[-1].name == "give_state"
+            assert worker.wait(PATIENCE_S) == -signal.SIGKILL  # the one without its state was not kept
+        with pytest.raises(WorkerRestarted):
             worker.recv()
         assert total(worker, 1) == 1
+
+
+def test_calls_that_a_death_interrupts(tmp_path: Path) -> None:
+    signal_to_die = str(tmp_path / "fifo")
+    os.mkfifo(signal_to_die)
+
+    def die(path: str) -> None:
+        with open(path):  # until the other end is opened, too
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Worker(restart=quick(3)) as worker:
+        worker.register("die", die)
+        futures = [worker.call_async("die", signal_to_die), worker.call_async("abs", -2)]
+        with open(signal_to_die, "w"):
+            pass
+        for future in futures:
+            with pytest.raises(WorkerRestarted):
+                future.result(PATIENCE_S)
+        assert (worker.call_remote("math.sqrt", 4.0), worker.restarts) == (2.0, 1)
+        with pytest.raises(WorkerRestarted):
+            worker.call_remote("os.abort")
+        futures = [worker.call_async("die", signal_to_die)]  # the new process knows it, too
+        with open(signal_to_die, "w"):
+            pass
+        with pytest.raises(WorkerRestarted):
+            futures[0].result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("notice", ["recv", "call_remote"])
+def test_another_call_finds_the_death_of_calls_under_way(notice: str, tmp_path: Path) -> None:
+    signal_to_die = str(tmp_path / "fifo")
+    os.mkfifo(signal_to_die)
+
+    def die(path: str) -> None:
+        with open(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Worker(restart=quick(1)) as worker:
+        worker.register("die", die)
+        lost = [worker.call_async("die", signal_to_die), worker.call_async("abs", -2)]
+        with open(signal_to_die, "w"):
+            pass
+        worker.wait(PATIENCE_S)
+        with pytest.raises(WorkerRestarted):
+            worker.recv(timeout=PATIENCE_S) if notice == "recv" else worker.call_remote("math.sqrt", 4.0)
+        answered = worker.call_async("math.sqrt", 4.0)
+        with pytest.raises(WorkerRestarted, match="has taken its place"):
+            lost[1].result(PATIENCE_S)
+        assert isinstance(lost[0].exception(0), WorkerRestarted)
+        assert answered.result(PATIENCE_S) == 2.0
+
+
+def test_a_call_that_is_made_again(tmp_path: Path) -> None:
+    def die_once(path: str) -> str:
+        if not os.path.exists(path):
+            os.mkdir(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return path
+
+    with Worker(restart=quick(1, retry_calls=True)) as worker:
+        worker.register("die_once", die_once)
+        assert worker.call_remote("die_once", str(tmp_path / "first")) == str(tmp_path / "first")
+        assert worker.restarts == 1
+        with pytest.raises(WorkerDied, match="The policy allows no more: 1 restart"):
+            worker.call_remote("die_once", str(tmp_path / "second"))
+
+
+def test_many_coroutines_find_one_death() -> None:
+    async def talk(worker: Any) -> list[Any]:
+        worker.kill()
+        waiting = [worker.recv_async(), worker.recv_async(), *(worker.send_async(1) for _ in range(3))]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    with Worker(adder, restart=RestartPolicy(1, window_s=1000, backoff_s=0.05)) as worker:
+        told = asyncio.run(talk(worker))
+        assert {type(error) for error in told[:2]} <= {WorkerRestarted, int}
+        assert worker.restarts == 1
+
+
+def test_a_worker_that_its_own_function_refers_to_is_collected() -> None:
+    def make() -> weakref.ref[Worker]:
+        worker = Worker(adder, restart=quick(), on_restart=lambda _: worker.send(0))
+        worker.close()
+        return weakref.ref(worker)
+
+    known = make()
+    gc.collect()
+    assert known() is None
 
 
 def test_what_cannot_be_right_is_refused_before_anything_starts() -> None:
@@ -218,11 +332,11 @@ def test_classes_of_ones_own_and_plain_workers() -> None:
 
     with Named(adder, restart=quick()) as worker, Named(adder, restart=quick()) as other:
         assert worker.double(2) == 4
-        assert type(worker) is type(other)
-    with Worker(adder) as plain:
-        assert type(plain) is Worker
+        assert type(worker) is type(other) is Named
+    with Worker(adder, restart=quick()) as supervised, Worker(adder) as plain:
+        assert type(plain) is type(supervised) is Worker
         assert Worker.recv is miniray._core.Worker.recv  # nothing is in between
-        assert plain._recover(WorkerDied()) is False
+        assert (plain.restarts, hasattr(plain, "events"), len(supervised.events)) == (0, False, 1)
 
 
 def test_a_remote_worker(start_server: Callable[..., Any]) -> None:

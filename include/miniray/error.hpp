@@ -11,6 +11,8 @@ namespace miniray {
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  /// Appends a paragraph to the text: what was done about the error.
+  void add_note(const std::string& note);
 };
 
 /// The caller passed something that cannot be right. Nothing was done.

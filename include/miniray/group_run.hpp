@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,13 +30,25 @@ struct GroupRunOptions {
   std::shared_ptr<EventLog> events = {};
 };
 
-/// Starts the ranks, and calls `drive` with their group; `attempt` counts from 0. Restarts on GroupError and
-/// WorkerDied, from `drive` or while a group comes together again. Throws the last of them when the policy allows no
-/// more restarts, and at once what else `drive` throws, or what keeps the first group from coming together. The ranks
-/// end with it.
+/// Starts the ranks, and calls `drive` with their group; `attempt` counts from 0. Restarts on GroupError, WorkerDied,
+/// WorkerError and ClusterError, from `drive` or while a group comes together again. When the policy allows no more
+/// restarts, throws the last of them, with the refusal at the end of its text. Throws at once what else `drive` throws,
+/// and what keeps the first group from coming together. The ranks end with it.
 void run_group(Cluster& cluster, const std::string& work_fn,
                const std::function<void(TrainingGroup& group, int attempt)>& drive,
                const GroupRunOptions& options = {});
+
+/// One rung lower: the steps of an attempt, which counts from 0.
+struct GroupSteps {
+  std::function<std::size_t(int attempt)> begin;  ///< starts the ranks, and makes their group; returns their number
+  std::function<void(int attempt)> drive;
+  std::function<void(Closing how)> end;  ///< ends the ranks that begin() has started, if any
+};
+
+/// The loop of run_group(). It notes each step in the log, and says on standard error, if `progress`, that all ranks
+/// start again. `on_interrupt` is as in ChannelOptions.
+void run_attempts(const GroupSteps& steps, const RestartPolicy& policy, EventLog& events, bool progress,
+                  const std::function<void()>& on_interrupt);
 
 /// One rung lower: workers by node, as Cluster::connect_to_servers; but a node whose server is gone is launched again
 /// first, and if it cannot be had and `other_nodes` allows it, its workers are on the others, which take turns. They

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,6 +52,21 @@ struct WorkerOptions {
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   std::function<void()> on_interrupt = {};  ///< see ChannelOptions
   ForkOptions fork = {};
+};
+
+class Worker;
+
+/// What is done about the end of a worker by the call that finds it. Supervision (supervised_worker.hpp) is one.
+class Recovery {
+ public:
+  Recovery() = default;
+  Recovery(const Recovery&) = delete;
+  Recovery& operator=(const Recovery&) = delete;
+  virtual ~Recovery() = default;
+  /// A call has found the end of the worker: `why` is a WorkerDied or a WorkerError. Never waits.
+  virtual void on_end(Worker& worker, std::exception_ptr why) = 0;
+  /// Follows on_end() in a call that may wait. Throws what its caller is to hear.
+  [[noreturn]] virtual void recover(Worker& worker) = 0;
 };
 
 class Worker {
@@ -104,6 +120,12 @@ class Worker {
   /// One rung lower.
   [[nodiscard]] Channel& channel();
 
+  /// From now on, send(), recv() and receive() recover when they find that the process has died or that the work
+  /// function has thrown. The calls that never wait only tell the recovery about it. None (the default): no recovery.
+  void set_recovery(std::shared_ptr<Recovery> recovery) { recovery_ = std::move(recovery); }
+  /// Takes the process of another worker in place of its own, which it closes; its recovery stays.
+  void adopt(Worker other);
+
   class State;  // the inside, for the library's own files
 
  protected:
@@ -111,7 +133,27 @@ class Worker {
 
  private:
   friend class Closer;
+  friend class Unsupervised;
+  enum class Patience : std::uint8_t { wait, none };
+  template <class Call>
+  auto recovering(Patience patience, Call call);
+  void end_was_found(Patience patience);
+
   std::unique_ptr<State> state_;
+  std::shared_ptr<Recovery> recovery_;
+};
+
+/// While it lives, calls on these workers throw what they find and recover nothing: for what is done with many workers
+/// at once, and for the preparation of a new process. The workers stay where they are meanwhile.
+class Unsupervised {
+ public:
+  explicit Unsupervised(std::span<Worker* const> workers);
+  Unsupervised(const Unsupervised&) = delete;
+  Unsupervised& operator=(const Unsupervised&) = delete;
+  ~Unsupervised();
+
+ private:
+  std::vector<std::pair<Worker*, std::shared_ptr<Recovery>>> supervised_;
 };
 
 /// Closes many workers together: they share one grace. Those that another thread is using are left alone; the end of

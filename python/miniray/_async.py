@@ -9,10 +9,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from miniray import _core
+from miniray.errors import WorkerDied, WorkerError
 
 
 async def recv(conversation: Any, max_size: int | None, timeout: float | None) -> Any:
-    return await _within(timeout, _recv(conversation, max_size), "nothing arrived")
+    try:
+        return await _within(timeout, _recv(conversation, max_size), "nothing arrived")
+    except (WorkerDied, WorkerError) as error:
+        found = error
+    await _recover(conversation)
+    raise found
 
 
 async def _recv(conversation: Any, max_size: int | None) -> Any:
@@ -29,6 +35,15 @@ async def _recv(conversation: Any, max_size: int | None) -> Any:
 
 
 async def send(conversation: Any, message: Any) -> None:
+    try:
+        return await _send(conversation, message)
+    except (WorkerDied, WorkerError) as error:
+        found = error
+    await _recover(conversation)
+    raise found
+
+
+async def _send(conversation: Any, message: Any) -> None:
     async with _turn(conversation, "_sending"):
         done = conversation._send_some(message)
         if done:
@@ -41,6 +56,18 @@ async def send(conversation: Any, message: Any) -> None:
                 done = conversation._flush_some()
         finally:
             os.close(descriptor)
+
+
+async def _recover(worker: Any) -> None:
+    """The recovery of a supervised worker, with pauses in which the loop goes on. Raises what became of it."""
+    supervision = getattr(worker, "_supervision", None)  # handles and channels have none
+    if supervision is None or not supervision.pending:
+        return
+    async with _turn(worker, "_recovering"):  # others who find the same end wait for the same recovery
+        while not supervision.recovered and (pause_s := supervision.pause_before_attempt(worker)) is not None:
+            await asyncio.sleep(pause_s)
+            supervision.attempt(worker)
+    supervision.tell(worker)
 
 
 async def until_done(future: Any) -> None:

@@ -123,8 +123,11 @@ class CallFuture(MiniRayFuture[T]):
                 raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
             except _GONE as error:
                 _fail_all(self._worker, error)
-        if self._state == CANCELLED_AND_NOTIFIED:
-            raise CancelledError(f"the call of {self._name} was cancelled")
+        if self._state != FINISHED:
+            if self._state == PENDING:
+                _fail_lost(self._worker)
+            else:
+                raise CancelledError(f"the call of {self._name} was cancelled")
 
     def _read(self) -> None:
         """Make the value or the exception of the reply, once."""
@@ -283,6 +286,8 @@ def _receive_replies(worker: Any) -> None:
         worker._settle_replies()
     except _GONE as error:
         _fail_all(worker, error)
+    if worker._supervision is not None:
+        _fail_lost(worker)
 
 
 def _tell(future: CallFuture[Any]) -> None:
@@ -314,17 +319,29 @@ def _run_callbacks(future: CallFuture[Any], callbacks: list[Callable[[Any], Any]
 def _fail_all(worker: Any, error: BaseException) -> None:
     """The worker is gone, and so is every call that was under way there. One that is supervised has another process
     when this returns, if its policy allows."""
-    if isinstance(error, WorkerDied | WorkerError) and (supervision := getattr(worker, "_supervision", None)):
+    supervision = worker._supervision
+    if supervision is not None and supervision.pending:
         try:
-            supervision.tell(worker, error, worker._recover(error))
+            supervision.recover(worker)
         except (WorkerDied, WorkerError) as told:
-            error = told
+            told.__context__, error = None, told
     waiting = worker._call_table().waiting
-    futures = list(waiting.values())
-    waiting.clear()
-    for future in futures:
+    lost: list[CallFuture[Any]] | None = worker.__dict__.pop("_lost_calls", None)
+    if lost is None:  # else what waits now is the new process's to answer
+        lost = list(waiting.values())
+        waiting.clear()
+    for future in lost:
         future._exception = error
         future._settle(FINISHED)
+
+
+def _fail_lost(worker: Any) -> None:
+    """The calls of a process that another call, such as ``recv``, has found dead and replaced."""
+    if "_lost_calls" in worker.__dict__:
+        try:
+            worker._supervision.tell(worker)
+        except (WorkerDied, WorkerError) as told:
+            _fail_all(worker, told)
 
 
 def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:

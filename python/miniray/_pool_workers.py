@@ -212,7 +212,7 @@ class GivenWorkers:
 
     def replace(self, node: int, gone: Any) -> Any:
         """LookupError if there is none."""
-        if gone is None or not hasattr(gone, "_supervision"):
+        if gone is None or gone._supervision is None:
             raise LookupError("it was started without a restart policy")
         _lent.give_back(gone)
         try:

@@ -226,8 +226,7 @@ class Cluster:
         on_restart: Callable[[Any], Any] | None,
     ) -> list[RemoteWorker]:
         num_workers, gpus_per_worker, gpus, pin_cpus, nodes = placing
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         with self._lock:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
@@ -247,10 +246,7 @@ class Cluster:
         def replace(dead: RemoteWorker) -> RemoteWorker:
             with self._lock:
                 core = self._running_core()
-                try:
-                    [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
-                finally:
-                    self.events._log_new()
+                [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
                 return RemoteWorker._take_over(other, dead._sent)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
@@ -383,8 +379,6 @@ class Cluster:
         Without ``restart``, the policy is RestartPolicy(). When it allows no more, the last error is raised: GroupError
         as a rule. What else ``drive`` raises, and what keeps the first group from coming together, is raised at once.
         """
-        from miniray import _group_run
-
         _stop_import()
         policy = restart if restart is not None else RestartPolicy()
         _check_restart(policy, None)
@@ -396,22 +390,33 @@ class Cluster:
             if self._core is None:
                 self._launch_servers(name)
 
-        def connect() -> list[RemoteWorker]:
+        ranks: list[RemoteWorker] = []
+        group: TrainingGroup
+
+        def begin(attempt: int) -> int:
+            nonlocal group
             with self._lock:
                 core, positions = self._running_core(), [self._position(node) for node in placing[4]]
-                start = (*placing[:4], positions)
-                try:
-                    ready = _core._connect_again(core, name, *start, policy.other_nodes, self.events)
-                finally:
-                    self.events._log_new()
-                made = [RemoteWorker._take_over(worker, sent) for worker in ready]
-                self._workers = self.workers + made
-                return made
+                ready = _core._connect_again(core, name, *placing[:4], positions, policy.other_nodes, self.events)
+                ranks.extend(RemoteWorker._take_over(worker, sent) for worker in ready)
+                self._workers = self.workers + ranks
+            group = self.training_group(list(ranks), timeout=timeout, master_port=master_port, progress=progress)
+            group.attempt = attempt
+            return len(group)
 
-        def make_group(workers: list[RemoteWorker]) -> TrainingGroup:
-            return self.training_group(workers, timeout=timeout, master_port=master_port, progress=progress)
+        def drive_group() -> Any:
+            self.events._log_new()
+            return drive(group)
 
-        return _group_run.run(self, connect, make_group, drive, policy, progress)
+        def end(how: int) -> None:
+            self.events._log_new()
+            _core._close_all(ranks, how)
+            ranks.clear()
+
+        try:
+            return _core._run_group(begin, drive_group, end, policy._fields(), self.events, progress)
+        finally:
+            self.events._log_new()
 
     def check(self, ports: Iterable[int] = (_core.limits.master_port,)) -> CheckReport:
         """Find what would make a training run hang or fail: every pair of nodes on these ports (and on one of the

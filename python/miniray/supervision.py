@@ -35,13 +35,10 @@ class RestartPolicy:
             _check.number(name, getattr(self, name), what="a number of seconds")
         _check.boolean("other_nodes", self.other_nodes)
         _check.boolean("retry_calls", self.retry_calls)
-        self._budget()  # what else is wrong with it shows now
+        _core._check_policy(self._fields())
 
     def _fields(self) -> tuple[int, float, float, float]:
         return self.max_restarts, self.window_s, self.backoff_s, self.backoff_max_s
-
-    def _budget(self) -> _core._RestartBudget:
-        return _core._RestartBudget(self._fields())
 
 
 class Event(NamedTuple):

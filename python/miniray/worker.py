@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     from typing_extensions import Self
 
     from miniray.calls import CallFuture, RemoteObject
-    from miniray.errors import WorkerDied, WorkerError
     from miniray.supervision import EventLog, RestartPolicy
 
 # How workers are ended: the core's Closing.
@@ -59,7 +58,8 @@ class Worker(_core.Worker):
 
     _host_may_vanish = False
     _sent: dict[str, Any] | None = None
-    restarts: int = 0
+    _supervision: _core._Supervision | None = None
+    _retries_calls = False
     events: EventLog  # of a supervised worker
 
     def __init__(
@@ -75,8 +75,7 @@ class Worker(_core.Worker):
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         if work_fn is None:
             work_fn = _calls().serve_calls
         if not callable(work_fn):
@@ -160,9 +159,10 @@ class Worker(_core.Worker):
             self._sent = sent  # for a process that takes its place
             self.send(sent)
 
-    def _recover(self, error: WorkerDied | WorkerError) -> bool:
-        """Whether another process has taken the place of one that has ended; without supervision, none does."""
-        return False
+    @property
+    def restarts(self) -> int:
+        """How often its process was replaced."""
+        return 0 if self._supervision is None else self._supervision.restarts
 
     def __enter__(self) -> Self:
         return self
@@ -221,8 +221,7 @@ class RemoteWorker(Worker):
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
-        if restart is not None or on_restart is not None:
-            _check_restart(restart, on_restart)
+        _check_restart(restart, on_restart)
         _stop_import()
         options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
         name, sent = _reference(work_fn)
@@ -254,8 +253,7 @@ def create_remote_workers(
 
     With ``restart``, each worker is replaced within the limits of the policy, by itself.
     """
-    if restart is not None or on_restart is not None:
-        _check_restart(restart, on_restart)
+    _check_restart(restart, on_restart)
     _stop_import()
     options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
     name, sent = _reference(work_fn)
@@ -337,9 +335,10 @@ def _calls() -> Any:
 
 
 def _check_restart(restart: RestartPolicy | None, on_restart: Callable[[Any], Any] | None) -> None:
-    from miniray import _supervised
+    if restart is not None or on_restart is not None:
+        from miniray import _supervised
 
-    _supervised.check(restart, on_restart)
+        _supervised.check(restart, on_restart)
 
 
 first_start_line: int | None = None  # of the script, where it started workers; 0: not at its top level

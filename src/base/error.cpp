@@ -23,6 +23,10 @@ std::string memory_text(std::uint64_t bytes) {
 
 }  // namespace
 
+void Error::add_note(const std::string& note) {
+  static_cast<std::runtime_error&>(*this) = std::runtime_error(what() + ("\n\n" + note));
+}
+
 SystemError::SystemError(const std::string& operation, int error_number)
     : Error("cannot " + operation + ": " + std::generic_category().message(error_number)),
       error_number_(error_number) {}
@@ -56,7 +60,8 @@ std::string DeathCertificate::text() const {
 WorkerDied::WorkerDied(DeathCertificate certificate)
     : Error(certificate.text()), certificate_(std::move(certificate)) {}
 
-WorkerDied::WorkerDied(DeathCertificate certificate, const std::string& note)
-    : Error(certificate.text() + "\n\n" + note), certificate_(std::move(certificate)) {}
+WorkerDied::WorkerDied(DeathCertificate certificate, const std::string& note) : WorkerDied(std::move(certificate)) {
+  add_note(note);
+}
 
 }  // namespace miniray

@@ -72,11 +72,14 @@ Worker& CallDesk::worker() const {
 void CallDesk::begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body) {
   MINIRAY_CHECK(call->number == 0 && !call->done && call->desk.get() == this, call->number, call->function);
   const std::int64_t number = ++last_number_;
+  const pid_t asked = worker().pid();
   try {
     worker().send(call_message(verb, body, number, worker().channel().codec()));
   } catch (const Unsendable&) {
     throw;
   } catch (const Error&) {
+    if (worker().pid() != asked)
+      fail_all(std::current_exception());  // the process that has taken its place owes nothing
     take_replies();  // if the worker is gone, what it said before still counts, and the rest must hear of it
     throw;
   }

@@ -45,6 +45,7 @@ std::optional<std::size_t> Broadcaster::node_of(Worker& worker) const {
 
 void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
                        const std::function<RemoteAddress(std::size_t node)>& server_of) {
+  const Unsupervised tells_of_deaths(workers);
   std::map<std::size_t, std::vector<Worker*>> by_node;
   std::vector<Worker*> elsewhere;
   for (Worker* worker : workers) {

@@ -16,6 +16,7 @@ std::vector<std::size_t> Gathered::missing() const {
 }
 
 Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions& options) {
+  const Unsupervised tells_of_deaths(workers);
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   Gathered gathered;
   gathered.messages.resize(workers.size());

@@ -122,6 +122,7 @@ TrainingGroup::TrainingGroup(Cluster& cluster, std::vector<Worker*> workers, con
 }
 
 void TrainingGroup::wait_until_ready(const GroupOptions& options) {
+  const Unsupervised tells_of_deaths(workers_);
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   Progress progress(options.progress, "ranks");
   std::set<std::size_t> waiting;
@@ -177,6 +178,7 @@ std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
 // The others are given a moment to fail too, so that the cause can be told from what followed; then they are ended, as
 // they would wait for the lost one, some of them for ever.
 void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
+  const Unsupervised tells_of_deaths(workers_);
   std::map<std::size_t, std::exception_ptr> failures{{failed, why}};
   std::vector<std::size_t> order{failed};
   const Deadline deadline = Deadline::in_ms(is_lost(why) ? limits::failing_hosts_ms : limits::failing_ranks_ms);
@@ -235,6 +237,7 @@ void TrainingGroup::broadcast(const Message& message) {
 }
 
 void TrainingGroup::look_for_dead() {
+  const Unsupervised tells_of_deaths(workers_);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (workers_[rank]->is_alive()) continue;
     try {

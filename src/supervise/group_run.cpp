@@ -8,86 +8,79 @@
 namespace miniray {
 namespace {
 
-void end_together(std::vector<Worker>& workers, Closing how) {
-  std::vector<Worker*> all;
-  for (Worker& worker : workers) all.push_back(&worker);
-  close_all(all, how);
-}
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-class GroupRun {
- public:
-  GroupRun(Cluster& cluster, std::string work_fn, const GroupRunOptions& options)
-      : cluster_(cluster),
-        work_fn_(std::move(work_fn)),
-        options_(options),
-        events_(options.events ? options.events : std::make_shared<EventLog>()),
-        budget_(options.policy) {}
+// Whether the ranks may start again after this error: the others are mistakes.
+bool is_a_death(const Error& error) {
+  return dynamic_cast<const GroupError*>(&error) != nullptr || dynamic_cast<const WorkerDied*>(&error) != nullptr ||
+         dynamic_cast<const WorkerError*>(&error) != nullptr || dynamic_cast<const ClusterError*>(&error) != nullptr;
+}
 
-  void run(const std::function<void(TrainingGroup&, int)>& drive) {
-    if (cluster_.servers().empty()) cluster_.launch_servers(work_fn_);
-    for (int attempt = 0;; ++attempt) {
-      try {
-        return run_once(drive, attempt);
-      } catch (const GroupError& error) {
-        if (!begun_ || !may_go_on(error)) throw;
-      } catch (const WorkerDied& error) {
-        if (!begun_ || !may_go_on(error)) throw;
-      } catch (const WorkerError& error) {
-        if (!begun_ || !may_go_on(error)) throw;
-      } catch (const ClusterError& error) {
-        if (!begun_ || !may_go_on(error)) throw;
-      }
-    }
-  }
-
- private:
-  void run_once(const std::function<void(TrainingGroup&, int)>& drive, int attempt) {
-    std::vector<Worker> workers =
-        connect_again(cluster_, work_fn_, options_.start, options_.policy.other_nodes, *events_);
-    try {
-      TrainingGroup group(cluster_, workers, options_.group);
-      begun_ = true;
-      note(attempt == 0 ? "group_started" : "group_restarted", std::to_string(group.size()) + " ranks");
-      drive(group, attempt);
-    } catch (...) {
-      end_together(workers, Closing::kill);
-      throw;
-    }
-    end_together(workers, Closing::finish);
-    note("group_finished", "restarts: " + std::to_string(attempt));
-  }
-
-  void note(const char* kind, const std::string& text) { events_->add({.kind = kind, .text = text}); }
-
-  bool may_go_on(const Error& error) {
-    note("group_failed", error.what());
-    const std::optional<double> pause_s = budget_.take(static_cast<double>(now_ns()) / 1e9);
-    if (!pause_s) {
-      note("restart_refused", budget_.refusal());
-      return false;
-    }
-    if (options_.group.progress)
-      std::fprintf(stderr, "miniray: %s All ranks start again (%s)\n", first_line(error.what()).c_str(),
-                   budget_.describe().c_str());
-    pause(*pause_s, options_.group.on_interrupt);
-    return true;
-  }
-
-  Cluster& cluster_;
-  std::string work_fn_;
-  const GroupRunOptions& options_;
-  std::shared_ptr<EventLog> events_;
-  RestartBudget budget_;
-  bool begun_ = false;  // a group has come together once
-};
+Value details_of(const Error& error) {
+  const auto* failed = dynamic_cast<const GroupError*>(&error);
+  return failed != nullptr && failed->rank() ? Value{{"rank", *failed->rank()}} : Value();
+}
 
 }  // namespace
 
+void run_attempts(const GroupSteps& steps, const RestartPolicy& policy, EventLog& events, bool progress,
+                  const std::function<void()>& on_interrupt) {
+  RestartBudget budget(policy);
+  const auto note = [&](const char* kind, const std::string& text, Value details = {}) {
+    events.add({.kind = kind, .text = text, .details = std::move(details)});
+  };
+  bool has_begun = false;  // a group has come together once
+  for (int attempt = 0;; ++attempt) {
+    std::optional<double> pause_s;
+    try {
+      const std::size_t ranks = steps.begin(attempt);
+      has_begun = true;
+      note(attempt == 0 ? "group_started" : "group_restarted", std::to_string(ranks) + " ranks");
+      steps.drive(attempt);
+    } catch (Error& error) {
+      steps.end(is_a_death(error) ? Closing::kill : Closing::interrupt);
+      if (!is_a_death(error) || !has_begun) throw;
+      note("group_failed", error.what(), details_of(error));
+      pause_s = budget.take(static_cast<double>(now_ns()) / 1e9);
+      if (!pause_s) {
+        note("restart_refused", budget.refusal());
+        error.add_note(budget.refusal());
+        throw;
+      }
+      if (progress)
+        std::fprintf(stderr, "miniray: %s All ranks start again (%s)\n", first_line(error.what()).c_str(),
+                     budget.describe().c_str());
+    } catch (...) {
+      steps.end(Closing::interrupt);
+      throw;
+    }
+    if (!pause_s) {
+      steps.end(Closing::finish);
+      return note("group_finished", "restarts: " + std::to_string(attempt), {{"restarts", attempt}});
+    }
+    pause(*pause_s, on_interrupt);
+  }
+}
+
 void run_group(Cluster& cluster, const std::string& work_fn,
                const std::function<void(TrainingGroup& group, int attempt)>& drive, const GroupRunOptions& options) {
-  GroupRun(cluster, work_fn, options).run(drive);
+  const std::shared_ptr<EventLog> events = options.events ? options.events : std::make_shared<EventLog>();
+  std::vector<Worker> workers;
+  std::optional<TrainingGroup> group;
+  GroupSteps steps;
+  steps.begin = [&](int) {
+    workers = connect_again(cluster, work_fn, options.start, options.policy.other_nodes, *events);
+    return group.emplace(cluster, workers, options.group).size();
+  };
+  steps.drive = [&](int attempt) { drive(*group, attempt); };
+  steps.end = [&](Closing how) {
+    std::vector<Worker*> ranks;
+    for (Worker& worker : workers) ranks.push_back(&worker);
+    close_all(ranks, how);
+    workers.clear();
+  };
+  if (cluster.servers().empty()) cluster.launch_servers(work_fn);
+  run_attempts(steps, options.policy, *events, options.group.progress, options.group.on_interrupt);
 }
 
 }  // namespace miniray

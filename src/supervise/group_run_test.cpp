@@ -61,7 +61,15 @@ TEST_CASE("too many deaths: the last one's error, and nobody is left") {
     group.broadcast({{"die", 1}});
     (void)group.gather();
   };
-  CHECK_THROWS_AS(run_group(cluster, "test_rank", drive, quick_group(1)), GroupError);
+  try {
+    run_group(cluster, "test_rank", drive, quick_group(1));
+    FAIL("it returned");
+  } catch (const GroupError& error) {
+    const std::string text = error.what();
+    CHECK(text.starts_with("rank 1 of 2 has failed: "));
+    CHECK(text.ends_with("\n\nThe policy allows no more: 1 restart within 1000 s (max_restarts, window_s)"));
+    CHECK(error.rank() == 1);
+  }
   CHECK(attempts == 2);
 }
 

@@ -267,7 +267,31 @@ Worker& Worker::operator=(Worker&& other) noexcept {
   if (this == &other) return *this;
   Worker ended(std::move(state_));
   state_ = std::move(other.state_);
+  recovery_ = std::move(other.recovery_);
   return *this;
+}
+
+void Worker::adopt(Worker other) { std::swap(state_, other.state_); }
+
+// The state of a process that was replaced is gone when the recovery throws: nothing may follow that uses it.
+void Worker::end_was_found(Patience patience) {
+  if (!recovery_ || channel().closed()) return;
+  const std::shared_ptr<Recovery> recovery = recovery_;
+  recovery->on_end(*this, std::current_exception());
+  if (patience == Patience::wait) recovery->recover(*this);
+}
+
+template <class Call>
+auto Worker::recovering(Patience patience, Call call) {
+  try {
+    return call(*state_);
+  } catch (const WorkerDied&) {
+    end_was_found(patience);
+    throw;
+  } catch (const WorkerError&) {
+    end_was_found(patience);
+    throw;
+  }
 }
 
 // Whoever is on the way out because of an exception, Ctrl-C for one, does not wait for a worker to finish.
@@ -283,24 +307,33 @@ Worker::~Worker() {
 
 void Worker::send(const Value& value) { send(encode(value, channel().codec())); }
 void Worker::send(const Message& message) {
-  state_->require_listener();
-  state_->talk([&](Channel& channel) { channel.send(message); });
+  recovering(Patience::wait, [&](State& state) {
+    state.require_listener();
+    state.talk([&](Channel& channel) { channel.send(message); });
+  });
 }
 bool Worker::send_some(const Message& message) {
-  state_->require_listener();
-  return state_->talk([&](Channel& channel) { return channel.send_some(message); });
+  return recovering(Patience::none, [&](State& state) {
+    state.require_listener();
+    return state.talk([&](Channel& channel) { return channel.send_some(message); });
+  });
 }
 bool Worker::flush_some() {
-  return state_->talk([](Channel& channel) { return channel.flush_some(); });
+  return recovering(Patience::none,
+                    [](State& state) { return state.talk([](Channel& channel) { return channel.flush_some(); }); });
 }
 Value Worker::recv(const ReceiveOptions& options) { return decode(receive(options)); }
 Message Worker::receive(const ReceiveOptions& options) {
-  return state_->deliver(state_->talk([&](Channel& channel) { return channel.receive(options); }));
+  return recovering(Patience::wait, [&](State& state) {
+    return state.deliver(state.talk([&](Channel& channel) { return channel.receive(options); }));
+  });
 }
 std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size, Lane lane) {
-  std::optional<Message> message = state_->talk([&](Channel& channel) { return channel.try_receive(max_size, lane); });
-  if (!message) return message;
-  return state_->deliver(std::move(*message));
+  return recovering(Patience::none, [&](State& state) {
+    std::optional<Message> message = state.talk([&](Channel& channel) { return channel.try_receive(max_size, lane); });
+    if (message) message = state.deliver(std::move(*message));
+    return message;
+  });
 }
 
 int Worker::wait(std::optional<double> timeout_s) { return state_->wait(timeout_s); }
@@ -314,6 +347,14 @@ int Worker::fileno() const { return state_->channel().fileno(); }
 int Worker::process_fileno() const { return state_->process().fileno(); }
 const std::string& Worker::name() const { return state_->name; }
 Channel& Worker::channel() { return state_->channel(); }
+
+Unsupervised::Unsupervised(std::span<Worker* const> workers) {
+  for (Worker* worker : workers)
+    if (worker->recovery_) supervised_.emplace_back(worker, std::move(worker->recovery_));
+}
+Unsupervised::~Unsupervised() {
+  for (auto& [worker, recovery] : supervised_) worker->recovery_ = std::move(recovery);
+}
 
 std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s) {
   std::vector<Channel*> channels;

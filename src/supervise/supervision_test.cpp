@@ -1,11 +1,11 @@
-#include "miniray/supervised_worker.hpp"
-
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <stdexcept>
 
+#include "miniray/calls.hpp"
+#include "miniray/supervised_worker.hpp"
 #include "tests/local_node.hpp"
 
 namespace miniray {
@@ -78,6 +78,98 @@ TEST_CASE("what cannot be replaced is tried as often as the policy allows") {
   worker.worker().kill();
   CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("The last time it failed: nobody listens"), WorkerDied);
   CHECK(starts == 4);
+}
+
+TEST_CASE("a new process that ends in on_restart is a failed attempt") {
+  int attempts = 0;
+  SupervisedWorker worker(start_adder, {.policy = quick(3), .on_restart = [&](Worker& fresh) {
+                                          ++attempts;
+                                          if (attempts == 1) fresh.send("die");
+                                          if (attempts == 2) fresh.send("throw");
+                                          if (attempts < 3) (void)fresh.recv();
+                                        }});
+  worker.worker().kill();
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("restart 3 of 3"), WorkerRestarted);
+  CHECK(attempts == 3);
+  worker.send(1);
+  CHECK(worker.recv() == Value(1));
+  CHECK(kinds(worker.events()) == std::vector<std::string>{"worker_started", "worker_died", "worker_restarted",
+                                                           "restart_failed", "worker_restarted", "restart_failed",
+                                                           "worker_restarted"});
+}
+
+TEST_CASE("what else on_restart throws is the caller's, and the next call recovers again") {
+  int attempts = 0;
+  SupervisedWorker worker(start_adder, {.policy = quick(3), .on_restart = [&](Worker&) {
+                                          if (++attempts == 1) throw std::runtime_error("no checkpoint");
+                                          if (attempts == 2) throw Refused("nobody listens");
+                                        }});
+  worker.worker().kill();
+  CHECK_THROWS_WITH_AS((void)worker.recv(), "no checkpoint", std::runtime_error);
+  CHECK(worker.worker().wait() == -SIGKILL);  // it lacks its state
+  CHECK_THROWS_AS((void)worker.recv(), Refused);
+  CHECK_THROWS_AS((void)worker.recv(), WorkerRestarted);
+  worker.send(1);
+  CHECK(worker.recv() == Value(1));
+}
+
+TEST_CASE("the steps of a recovery, for a caller that pauses in its own way") {
+  auto supervision = std::make_shared<Supervision>([](Worker&) { return start_adder(); },
+                                                   SupervisionOptions{.policy = {.max_restarts = 1, .backoff_s = 7}});
+  Worker worker = start_adder();
+  Supervision::begin(worker, supervision);
+  worker.kill();
+  (void)worker.wait();
+  CHECK_FALSE(supervision->pending());
+  CHECK_THROWS_AS((void)worker.try_receive(), WorkerDied);  // never waits, so it does not recover
+  CHECK(supervision->pending());
+  CHECK(supervision->pause_before_attempt(worker) == 7.0);
+  CHECK(supervision->attempt(worker));
+  CHECK(supervision->attempt(worker));  // there is nothing left to do
+  CHECK(supervision->restarts() == 1);
+  CHECK_THROWS_AS(supervision->tell(worker), WorkerRestarted);
+  CHECK_FALSE(supervision->pending());
+  worker.send(2);
+  CHECK(worker.recv() == Value(2));
+}
+
+TEST_CASE("calls on a supervised worker: those of the dead process fail, the next are answered") {
+  registry().add("test_half", [](double x) {
+    if (x < 0) kill(getpid(), SIGKILL);
+    return x / 2;
+  });
+  SupervisedWorker worker([] { return Worker(serve_calls); }, {.policy = quick(2)});
+  Caller caller(worker.worker());
+  CHECK(caller.call<double>("test_half", 3) == 1.5);
+  const auto fatal = caller.call_async<double>("test_half", -1);
+  const auto behind = caller.call_async<double>("test_half", 5);
+  CHECK_THROWS_AS((void)fatal.get(), WorkerRestarted);
+  CHECK_THROWS_AS((void)behind.get(), WorkerRestarted);
+  CHECK(caller.call<double>("test_half", 3) == 1.5);
+  worker.worker().kill();
+  (void)worker.worker().wait();
+  const auto noticed_by_the_next = [&] {
+    const auto lost = caller.call_async<double>("test_half", 7);
+    for (int i = 0; i < 1000; ++i) (void)caller.call_async<double>("test_half", 9);
+    (void)lost.get();
+  };
+  CHECK_THROWS_AS(noticed_by_the_next(), WorkerRestarted);
+  CHECK(caller.call<double>("test_half", 3) == 1.5);
+}
+
+TEST_CASE("what is done with many workers at once tells of a death, and the next call recovers") {
+  Cluster cluster({local(2)});
+  cluster.launch_servers("test_echo");
+  std::vector<SupervisedWorker> workers =
+      supervise(cluster, cluster.connect_to_servers("test_echo"), {.policy = quick(3)});
+  const std::vector<Worker*> both{&workers[0].worker(), &workers[1].worker()};
+  workers[1].worker().kill();
+  (void)workers[1].worker().wait();
+  CHECK_THROWS_AS((void)Cluster::gather(std::span(both).last(1), {}), WorkerDied);
+  CHECK(workers[1].restarts() == 0);
+  CHECK_THROWS_AS((void)workers[1].recv(), WorkerRestarted);
+  cluster.broadcast(both, encode(5));
+  CHECK(Cluster::gather(both, {}).size() == 2);
 }
 
 TEST_CASE("workers of a cluster, whose server may die too") {

@@ -1,4 +1,5 @@
-// Ranks for one more attempt: on their nodes, those that came back included, or on the nodes that are left.
+// Where in a cluster the replacement of a worker, or a rank of one more attempt, goes: to its own node, whose server is
+// launched again if it is gone, or to the nodes that are left.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -6,10 +7,26 @@
 #include <set>
 
 #include "miniray/group_run.hpp"
-#include "supervise/node_return.hpp"
+#include "miniray/supervised_worker.hpp"
 
 namespace miniray {
 namespace {
+
+// Launches the server of a node that cannot be reached again. False, and `why` says it, if that fails: the node is lost
+// for now. Both outcomes are in the log.
+bool bring_back(Cluster& cluster, std::size_t node, ClusterError& why, EventLog& events) {
+  const std::string& name = cluster.node_names()[node];
+  events.add({.kind = "node_lost", .node = name, .text = why.what()});
+  try {
+    cluster.relaunch(node);
+  } catch (const ClusterError& error) {
+    why = error;
+    events.add({.kind = "relaunch_failed", .node = name, .text = error.what()});
+    return false;
+  }
+  events.add({.kind = "node_back", .node = name, .text = "its server was launched again"});
+  return true;
+}
 
 using Ranks = std::map<std::size_t, std::vector<Worker>>;  // by the node whose they are, wherever they run
 
@@ -44,6 +61,26 @@ Ranks connect_where_possible(Cluster& cluster, const std::string& work_fn, Start
 }
 
 }  // namespace
+
+Worker replace_in_cluster(Cluster& cluster, Worker& worker, std::size_t home, bool other_nodes, EventLog& events) {
+  std::optional<ClusterError> why;
+  try {
+    return cluster.replace(worker, home);
+  } catch (const ClusterError& error) {
+    why = error;
+  }
+  if (bring_back(cluster, home, *why, events)) return cluster.replace(worker, home);
+  if (!other_nodes) throw ClusterError(*why);
+  for (std::size_t node = 0; node < cluster.nodes().size(); ++node) {
+    if (node == home) continue;
+    try {
+      return cluster.replace(worker, node);
+    } catch (const ClusterError& error) {
+      why = error;
+    }
+  }
+  throw ClusterError(*why);
+}
 
 std::vector<Worker> connect_again(Cluster& cluster, const std::string& work_fn, const StartOptions& options,
                                   bool other_nodes, EventLog& events) {
