@@ -19,9 +19,9 @@ namespace miniray::python {
 
 /// For the core's waits: runs Python's signal handlers in the main thread, and throws what they raise.
 void check_signals();
-/// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now.
+/// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now, and since then.
 void note_interrupt();
-bool just_interrupted();
+bool just_interrupted(std::int64_t since_ns = 0);
 /// From now on, Ctrl-C is noted wherever it raises KeyboardInterrupt, until the program sets a handler of its own.
 void watch_interrupts();
 /// Between these two, Ctrl-C in the main thread is put off. The second tells whether it came.

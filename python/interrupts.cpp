@@ -36,15 +36,18 @@ bool in_main_thread() { return gettid() == getpid(); }
 
 void note_interrupt() { interrupted_at_ns = now_ns(); }
 
-bool just_interrupted() {
+bool just_interrupted(std::int64_t since_ns) {
   const std::int64_t at_ns = interrupted_at_ns;
-  return at_ns != 0 && now_ns() - at_ns < grace_ms(limits::interrupt_memory_ms) * 1'000'000LL;
+  return at_ns != 0 && at_ns >= since_ns && now_ns() - at_ns < grace_ms(limits::interrupt_memory_ms) * 1'000'000LL;
 }
 
-// Python's function signal.signal puts its own handler in the place of ours, which is then no longer called.
+// Python's function signal.signal puts its own handler in the place of ours, which is then no longer called. Somebody
+// else's, which may pass the signal on to ours, stays where it is.
 void watch_interrupts() {
   struct sigaction now = {};
   if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_sigaction == on_signal) return;
+  if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN) return;
+  if (python_handler.sa_handler != nullptr && now.sa_handler != python_handler.sa_handler) return;
   const nb::object handler = attribute("_signal", "getsignal")(SIGINT);
   if (PyCallable_Check(handler.ptr()) == 0) return;
   raises = handler.is(attribute("_signal", "default_int_handler"));
@@ -78,7 +81,7 @@ void check_signals() {
 
 void bind_interrupts(nb::module_& module) {
   module.def("_note_interrupt", note_interrupt);
-  module.def("_just_interrupted", just_interrupted);
+  module.def("_just_interrupted", just_interrupted, nb::arg("since_ns") = 0);
   module.def("_watch_interrupts", watch_interrupts);
 }
 

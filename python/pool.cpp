@@ -56,14 +56,11 @@ void bind_pool(nb::module_& module) {
           },
           nb::for_getter(nb::sig("def gone(self) -> typing.Any")), "The worker that had the place, if it is an object.")
       .def(
-          "close_gone", [](const TicketHandle& self) { close_together({self.ticket->gone}, self.urgency); },
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
           "fill", [](const TicketHandle& self, nb::handle worker) { self.ticket->fill(shared_worker(worker)); },
           "worker"_a)
       .def(
-          "fail", [](const TicketHandle& self, std::string why) { self.ticket->fail(std::move(why)); }, "why"_a)
-      .def("refuse", [](const TicketHandle& self, std::string why) { self.ticket->refuse(std::move(why)); }, "why"_a);
+          "fail", [](const TicketHandle& self, const std::string& why) { self.ticket->fail(why); }, "why"_a)
+      .def("refuse", [](const TicketHandle& self, const std::string& why) { self.ticket->refuse(why); }, "why"_a);
   nb::class_<MapPlan>(module, "_MapPlan")
       .def(
           "__init__",

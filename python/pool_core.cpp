@@ -218,8 +218,7 @@ nb::object PoolCore::wait_news() {
   if (!news) return nb::none();
   nb::list outcomes, tickets, unknown;
   for (TaskOutcome& outcome : news->outcomes) outcomes.append(object_of(outcome));
-  for (std::shared_ptr<Ticket>& ticket : news->tickets)
-    tickets.append(nb::cast(TicketHandle{std::move(ticket), driver.urgency()}));
+  for (std::shared_ptr<Ticket>& ticket : news->tickets) tickets.append(nb::cast(TicketHandle{std::move(ticket)}));
   for (const std::int64_t number : news->unknown_functions) unknown.append(number);
   return nb::make_tuple(outcomes, tickets, unknown, news->noted);
 }

@@ -29,7 +29,6 @@ struct SourceHandle {
 
 struct TicketHandle {
   std::shared_ptr<Ticket> ticket;
-  Urgency urgency;
 };
 
 /// The worker of a Python object, or one that the core made.

@@ -318,3 +318,44 @@ def test_after_an_interrupted_map_the_pool_is_usable_at_once(tmp_path: Path) -> 
     assert ended.errors == ""
     assert ended.output.splitlines() == ["True", "8", "True", "16", "True", "[3, 2, 1]", "True", "32", "0 0 6"]
     assert ended.status == 0, ended.errors
+
+
+@pytest.mark.parametrize(
+    "other", ["faulthandler.register(signal.SIGINT, chain=True)", "c_signal(signal.SIGINT, ctypes.c_void_p(1))"]
+)
+def test_ctrl_c_that_other_code_handles_below_python(other: str, tmp_path: Path) -> None:
+    """Its handler stays where it is, and the program lives: it passes the signal on, or nobody hears of it."""
+    body = f"""
+    import ctypes
+    c_signal = ctypes.CDLL(None).signal
+    with Worker(), Worker():
+        {other}
+        with Worker():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+                print("ignored")
+            except KeyboardInterrupt:
+                print("interrupted")
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        ended = terminal.end()
+    assert (ended.status, ended.output.split()) == (0, ["interrupted" if "chain" in other else "ignored"]), ended.errors
+
+
+def test_a_map_that_is_begun_after_ctrl_c_and_let_go_of_is_done(tmp_path: Path) -> None:
+    body = """
+    pool = Pool(2)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        pass
+    pool.map(begun, range(100, 150))
+    pool.shutdown()
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        ended = terminal.end()
+    assert ended.status == 0, ended.errors
+    names = {name for name in range(100, 150) if list(tmp_path.glob(f"begun{name}*"))}
+    assert names == set(range(100, 150))

@@ -254,3 +254,59 @@ def test_one_object_in_two_places_stays_one(pool: Any) -> None:
     assert first is second
     # Items of a map are apart, however many travel together.
     assert list(pool.map(bump, [[row]] * 4, chunksize=4)) == [[[1]]] * 4
+
+
+# --- An iterator and the end of its pool ------------------------------------------------------------------------------
+def test_leaving_a_pool_does_not_wait_for_an_iterator() -> None:
+    with Pool(2) as pool:
+        results = pool.imap_unordered(task_functions.square, iter(range(100_000)))
+        next(results)
+    with pytest.raises(concurrent.futures.CancelledError, match="the pool was shut down before all items had gone out"):
+        list(results)
+
+
+def test_a_pool_that_is_let_go_of_finishes_an_iterator_that_somebody_reads() -> None:
+    assert sum(Pool(2).imap_unordered(task_functions.square, (number for number in range(1000)))) == 332_833_500
+
+
+def test_the_program_ends_with_an_iterator_that_has_no_end(tmp_path: Path) -> None:
+    source = """
+    import itertools
+    from miniray import Pool
+    def f(x):
+        return x
+    if __name__ == "__main__":
+        pool = Pool(2)
+        results = pool.imap_unordered(f, itertools.count())
+        print(next(results) >= 0)
+    """
+    assert run_script(tmp_path, source) == "True\n"
+
+
+# --- Workers that were given to a pool --------------------------------------------------------------------------------
+def test_a_given_worker_with_a_restart_policy_is_revived() -> None:
+    policy = miniray.RestartPolicy(max_restarts=3, backoff_s=0)
+    workers = [miniray.Worker(restart=policy), miniray.Worker(restart=policy)]
+    with Pool(workers) as pool:
+        for _ in range(2):
+            with pytest.raises(miniray.WorkerDied):
+                pool.submit(os._exit, 3).result(PATIENCE_S)
+        assert list(pool.map(task_functions.square, range(20))) == [number**2 for number in range(20)]
+        until(lambda: len(pool.workers) == 2)
+    assert sum(worker.restarts for worker in workers) == 2
+
+
+def test_a_pool_does_not_wait_for_a_worker_of_yours_that_pauses_before_it_is_revived() -> None:
+    worker = miniray.Worker(restart=miniray.RestartPolicy(backoff_s=1000, backoff_max_s=1000))
+    with Pool([worker]) as pool:
+        with pytest.raises(miniray.WorkerDied):
+            pool.submit(os._exit, 3).result(PATIENCE_S)
+        until(lambda: pool.events.events("worker_died"))
+
+
+def test_the_key_of_a_pools_server_is_shown_to_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pool(1, start="spawn") as pool:
+        source: Any = pool._inside.source
+        source._server.kill()  # and so goes its worker
+        assert pool.options(retries=3).submit(abs, -1).result(PATIENCE_S) == 1
+    assert source._key not in "".join(capfd.readouterr())

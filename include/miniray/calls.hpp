@@ -136,15 +136,11 @@ template <class Result>
 
 /// The same for each of several values.
 template <class Result>
-[[nodiscard]] std::vector<Result> results_as(const std::string& function, List values) {
-  if constexpr (std::is_same_v<Result, Value>) {
-    return values;
-  } else {
-    std::vector<Result> results;
-    results.reserve(values.size());
-    for (const Value& value : values) results.push_back(result_as<Result>(function, value));
-    return results;
-  }
+[[nodiscard]] std::vector<Result> results_as(const std::string& function, const List& values) {
+  std::vector<Result> results;
+  results.reserve(values.size());
+  for (const Value& value : values) results.push_back(result_as<Result>(function, value));
+  return results;
 }
 
 /// A result that may still be on its way. Copies are the same future. As the Caller, it is for one thread at a time.
@@ -200,7 +196,11 @@ class Caller {
     List list;
     list.reserve(items.size());
     for (const auto& item : items) list.push_back(to_value<Item>(item));
-    return results_as<Result>(std::string(function), map_values(function, std::move(list)));
+    List values = map_values(function, std::move(list));
+    if constexpr (std::is_same_v<Result, Value>)
+      return values;
+    else
+      return results_as<Result>(std::string(function), values);
   }
   /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
   /// and until it is forgotten.

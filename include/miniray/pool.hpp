@@ -134,7 +134,11 @@ class PoolView {
     List list;
     list.reserve(items.size());
     for (const auto& item : items) list.push_back(to_value<Item>(item));
-    return results_as<Result>(std::string(function), map_values(function, std::move(list), options));
+    List values = map_values(function, std::move(list), options);
+    if constexpr (std::is_same_v<Result, Value>)
+      return values;
+    else
+      return results_as<Result>(std::string(function), values);
   }
   /// The same pool with other terms. UsageError if no node can ever meet them.
   [[nodiscard]] PoolView with(const TaskOptions& options) const;

@@ -44,6 +44,8 @@ class TaskOptions:
             limit = _check.integer(
                 "memory_bytes", self.memory_bytes, 1, what="an int, such as 2**30 for 1 GiB, or None"
             )
+            if limit >= 1 << 63:
+                raise ValueError(f"memory_bytes is more than any machine has: {limit}")
             object.__setattr__(self, "memory_bytes", limit)
         object.__setattr__(self, "retry_on", _exceptions(self.retry_on))
 

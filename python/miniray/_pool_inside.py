@@ -260,6 +260,8 @@ class Inside:
         """Ctrl-C meanwhile: what still runs is interrupted; once more, and it is killed."""
         if os.getpid() != self._pid or self.delivers_here():
             return
+        for mapping in list(self._mappings):
+            mapping.stop_iterating()
         interrupt, how = None, INTERRUPT
         while True:
             try:
@@ -320,7 +322,7 @@ class Inside:
             self._watcher.join()
         self.core.stop()
         if self._replacer is not None:
-            self._replacer.join()
+            self._replacer.join(_LAST_STEPS_S)  # it may be in a pause, or in a function of the user's
         self.source.close()
         # Python keeps what lets go of a pool until the very end, and the script's globals must not be kept with it.
         self.definitions.clear()
@@ -454,12 +456,14 @@ class Inside:
 
     def _replace(self) -> None:
         while (ticket := self._tickets.get()) is not None:
-            gone = ticket.gone
-            ticket.close_gone()
             if self._pause.is_set():
                 continue
             try:
-                ticket.fill(self.source.replace(ticket.node, gone))
+                worker = self.source.replace(ticket.node, ticket.gone)
+                if self._pause.is_set():  # the pool has ended meanwhile
+                    worker.kill()
+                    continue
+                ticket.fill(worker)
             except LookupError as error:
                 ticket.refuse(str(error))
             except Exception as error:

@@ -61,6 +61,7 @@ class Mapping:
         self._bytes = 0
         self._abandoned = False
         self._interrupted = False
+        self._began_ns = time.monotonic_ns()
         self._hurries = False
         self._feeding = threading.Lock()  # of whoever sends
         self._must_feed = False
@@ -76,8 +77,8 @@ class Mapping:
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
         try:
+            self._inside.note_mapping(self, True)
             if self._feeder is None:
-                self._inside.note_mapping(self, True)
                 self._feed()
             else:
                 self._feeder.start()
@@ -114,11 +115,14 @@ class Mapping:
                     while not self._has_room() and not self._abandoned:
                         self._condition.wait()
                 chunk = self._take_chunk()
+                if self._failure is not None:
+                    break
                 if chunk and not self._abandoned:
                     self._send_next(chunk)
         except BaseException as error:
             self._fail(error)
         finally:
+            self._inside.note_mapping(self, False)
             with self._condition:
                 self._condition.notify_all()
 
@@ -137,6 +141,11 @@ class Mapping:
             self._fail(CancelledError("the pool was shut down before all items had gone out"))
         else:
             self._go_on()
+
+    def stop_iterating(self) -> None:
+        """Somebody waits for the end of the pool, and so does not wait for an iterator, which may have none."""
+        if self._feeder is not None:
+            self.hurry(cancel=True)
 
     def _take_chunk(self) -> list[Any]:
         if self._exhausted:
@@ -368,7 +377,7 @@ class Mapping:
 
     def _abandon(self) -> None:
         """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""
-        self._interrupted = self._interrupted or _core._just_interrupted()
+        self._interrupted = self._interrupted or self._interrupted_since()
         with self._condition:
             self._abandoned = True
             self._condition.notify_all()
@@ -377,6 +386,10 @@ class Mapping:
             if chunk.number:
                 self._take_back(chunk)
 
+    def _interrupted_since(self) -> bool:
+        """Whether Ctrl-C has just come, and not before the map began."""
+        return _core._just_interrupted(self._began_ns)
+
     def _take_back(self, chunk: _Chunk) -> None:
         core = self._inside.core
         core.interrupt(chunk.number) if self._interrupted else core.cancel(chunk.number, False)
@@ -384,7 +397,7 @@ class Mapping:
 
 def _dropped(mapping: Mapping | None) -> None:
     """Nobody has taken, or will take, a result. All items are done all the same, unless that was because of Ctrl-C."""
-    if mapping is not None and _core._just_interrupted():
+    if mapping is not None and mapping._interrupted_since():
         mapping._abandon_surely()
 
 

@@ -68,7 +68,7 @@ class LocalWorkers:
             self._snapshot = server._snapshot
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
-            server.send([self._socket, self._key])
+            server.send([self._socket, bytes.fromhex(self._key)])  # bytes are not shown, should it die
         try:
             server.recv()  # it listens
         except BaseException:  # Ctrl-C, say
@@ -124,7 +124,8 @@ def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
 
 
 def _serve_forks_when_told(handle: _core.Handle) -> None:
-    _serve_forks(handle, *handle.recv())
+    socket, key = handle.recv()
+    _serve_forks(handle, socket, bytes(key).hex())
 
 
 class ClusterWorkers:

@@ -22,7 +22,9 @@ std::uint64_t data_bytes() {
 
 MemoryLimit::MemoryLimit(std::uint64_t more_bytes) {
   if (getrlimit(RLIMIT_DATA, &before_) != 0) throw SystemError("cannot read the limit of a process's memory", errno);
-  const rlimit limit{std::min<rlim_t>(data_bytes() + more_bytes, before_.rlim_max), before_.rlim_max};
+  const std::uint64_t had = data_bytes();
+  const rlim_t wanted = more_bytes < RLIM_INFINITY - had ? had + more_bytes : RLIM_INFINITY;
+  const rlimit limit{std::min(wanted, before_.rlim_cur), before_.rlim_max};
   if (setrlimit(RLIMIT_DATA, &limit) != 0) throw SystemError("cannot limit the memory of a call", errno);
 }
 

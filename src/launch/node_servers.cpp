@@ -133,6 +133,7 @@ void NodeServers::relaunch(std::size_t node, double timeout_s) {
 
 void NodeServers::begin_relaunch(std::size_t node, double timeout_s) {
   if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  if (successors_.contains(node)) return;  // another is at it
   Attended& attended = attended_[node];
   attended.why_down = "it was ended to be launched again, which was interrupted";
   std::shared_ptr<Attendant> attendant = std::exchange(attended.attendant, nullptr);
@@ -142,6 +143,10 @@ void NodeServers::begin_relaunch(std::size_t node, double timeout_s) {
 }
 
 bool NodeServers::advance_relaunch(std::size_t node) {
+  if (!successors_.contains(node)) {  // another has brought it to its end
+    require_up({node});
+    return true;
+  }
   Successor& successor = successors_.at(node);
   if (!successor.launch) {
     const bool left = !successor.leaving || successor.leaving->finish(Deadline::in_ms(0), {});

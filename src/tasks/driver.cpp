@@ -124,7 +124,7 @@ Answer TaskDriver::ask(Question question) {
 bool TaskDriver::submit(Task task, bool late) {
   MINIRAY_CHECK(task.number > 0 && task.terms, task.number);
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
-  if (ending_ || (refusing_ && !late)) return false;
+  if (stopping_ || !engine_ || ending_ || (refusing_ && !late)) return false;
   ++outstanding_;
   if (!thread_.joinable()) return engine_->submit(std::move(task)), true;
   incoming_.push_back(std::move(task));
@@ -134,6 +134,7 @@ bool TaskDriver::submit(Task task, bool late) {
 
 void TaskDriver::submit_again(Task task) {
   const std::scoped_lock lock(mutex_);
+  if (stopping_ || !engine_) return;
   ++outstanding_;
   if (!thread_.joinable()) return engine_->submit_again(std::move(task));
   again_.push_back(std::move(task));

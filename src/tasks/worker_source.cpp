@@ -39,8 +39,8 @@ void Ticket::fill(std::shared_ptr<Worker> worker) {
   MINIRAY_CHECK(worker);
   answer(std::move(worker), {});
 }
-void Ticket::fail(std::string why) { answer({}, std::make_exception_ptr(Error(std::move(why)))); }
-void Ticket::refuse(std::string why) { answer({}, std::make_exception_ptr(WillNotCome(std::move(why)))); }
+void Ticket::fail(const std::string& why) { answer({}, std::make_exception_ptr(Error(why))); }
+void Ticket::refuse(const std::string& why) { answer({}, std::make_exception_ptr(WillNotCome(why))); }
 
 std::shared_ptr<Worker> Ticket::take() {
   const std::scoped_lock lock(mutex_);

@@ -53,9 +53,9 @@ class Ticket {
 
   void fill(std::shared_ptr<Worker> worker);
   /// None can be had now. It is asked again, after a pause.
-  void fail(std::string why);
+  void fail(const std::string& why);
   /// None will come.
-  void refuse(std::string why);
+  void refuse(const std::string& why);
   /// The worker, once it is there. Throws what the answer says.
   [[nodiscard]] std::shared_ptr<Worker> take();
 
