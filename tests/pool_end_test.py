@@ -18,7 +18,7 @@ from script_programs import run_script
 from waiting import PATIENCE_S, until
 
 import miniray
-from miniray import Pool, TaskTimeout
+from miniray import Pool, TaskTimeout, _pool_inside
 
 
 def die_at(number: int, fatal: int) -> int:
@@ -267,6 +267,7 @@ def test_leaving_a_pool_does_not_wait_for_an_iterator() -> None:
 
 def test_a_pool_that_is_let_go_of_finishes_an_iterator_that_somebody_reads() -> None:
     assert sum(Pool(2).imap_unordered(task_functions.square, (number for number in range(1000)))) == 332_833_500
+    until(lambda: not _pool_inside.live, what="the end of the pool")
 
 
 def test_the_program_ends_with_an_iterator_that_has_no_end(tmp_path: Path) -> None:
