@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until_async
 
 import miniray
 from miniray import Worker, as_completed
@@ -293,6 +293,33 @@ def test_awaited_beside_messages(talker: Any) -> None:
         squares, numbers = await asyncio.wait_for(asyncio.gather(call(), talk()), PATIENCE_S)
         assert squares == [number * number for number in range(50)]
         assert numbers == list(range(50))
+
+    asyncio.run(converse())
+
+
+def test_an_awaited_message_beside_a_call_that_does_not_await(talker: Any) -> None:
+    """The call reads the message, and nothing more comes that would wake the loop."""
+
+    async def converse() -> None:
+        message = asyncio.create_task(talker.recv_async(timeout=PATIENCE_S))
+        await until_async(lambda: "_receiving" in vars(talker) and talker._receiving[1].locked(), what="its wait")
+        talker.send(7)
+        assert talker.call_remote("task_functions.square", 3) == 9  # the worker has answered the message before
+        assert await message == 7
+
+    asyncio.run(converse())
+
+
+def test_an_awaited_call_beside_a_recv_that_does_not_await(talker: Any, tmp_path: Path) -> None:
+    async def converse() -> None:
+        go = tmp_path / "go"
+        future = talker.call_async("task_functions.wait_for", str(go))
+        outcome = asyncio.ensure_future(asyncio.wait_for(future, PATIENCE_S))
+        await until_async(lambda: "_reply_watch" in vars(talker) and talker._reply_watch._calls, what="its wait")
+        go.touch()
+        talker.send(8)
+        assert talker.recv(timeout=PATIENCE_S) == 8  # the reply came before it
+        await outcome
 
     asyncio.run(converse())
 

@@ -12,6 +12,11 @@ from miniray import _core
 from miniray.errors import WorkerDied, WorkerError
 
 
+# A call of the same channel, made by other code, may read what is waited for here: then nothing more arrives at the
+# socket, and the loop is not woken. So every wait looks around this often.
+_SLICE_S = _core.limits.wait_slice_ms / 1000
+
+
 async def recv(conversation: Any, max_size: int | None, timeout: float | None) -> Any:
     try:
         return await _within(timeout, _recv(conversation, max_size), "nothing arrived")
@@ -108,6 +113,7 @@ class ReplyWatch:
         self.loop = loop
         self._calls = 0
         self._descriptors: list[int] = []
+        self._next_look: asyncio.TimerHandle | None = None
 
     def add(self, future: Any) -> None:
         self._calls += 1
@@ -122,6 +128,15 @@ class ReplyWatch:
         for descriptor in self._descriptors:
             self.loop.add_reader(descriptor, self._receive, worker)
         self._watch_room(worker)
+        self._look_later(worker)
+
+    def _look_later(self, worker: Any) -> None:
+        self._next_look = self.loop.call_later(_SLICE_S, self._look, worker)
+
+    def _look(self, worker: Any) -> None:
+        self._receive(worker)
+        if self._descriptors:
+            self._look_later(worker)
 
     def _watch_room(self, worker: Any) -> None:
         if worker._has_unsent():
@@ -149,6 +164,8 @@ class ReplyWatch:
 
     def _end(self) -> None:
         descriptors, self._descriptors = self._descriptors, []
+        if self._next_look is not None:
+            self._next_look.cancel()
         for descriptor in descriptors:
             if not self.loop.is_closed():
                 self.loop.remove_reader(descriptor)
@@ -270,9 +287,11 @@ async def _ready(
             loop.add_writer(descriptor, wake)
     if process is not None:
         loop.add_reader(process, wake)
+    slice_is_over = loop.call_later(_SLICE_S, wake)
     try:
         await ready
     finally:
+        slice_is_over.cancel()
         if process is not None:
             loop.remove_reader(process)
         for descriptor in watched:

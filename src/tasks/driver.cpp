@@ -57,6 +57,7 @@ void TaskDriver::start(Runs runs, std::unique_ptr<WorkerSource> source, const st
   engine_ = std::make_unique<TaskEngine>(std::move(options));
   for (const PoolNode& node : nodes_) add_to(*engine_, node);
   staff_ = std::make_unique<Staff>(*engine_, *source_, events_, policy);
+  runs_ = runs;
   if (runs == Runs::in_a_thread) thread_ = std::thread([this] { run(); });
 }
 
@@ -126,7 +127,7 @@ bool TaskDriver::submit(Task task, bool late) {
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
   if (stopping_ || !engine_ || ending_ || (refusing_ && !late)) return false;
   ++outstanding_;
-  if (!thread_.joinable()) return engine_->submit(std::move(task)), true;
+  if (!has_thread()) return engine_->submit(std::move(task)), true;
   incoming_.push_back(std::move(task));
   ring();
   return true;
@@ -136,7 +137,7 @@ void TaskDriver::submit_again(Task task) {
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return;
   ++outstanding_;
-  if (!thread_.joinable()) return engine_->submit_again(std::move(task));
+  if (!has_thread()) return engine_->submit_again(std::move(task));
   again_.push_back(std::move(task));
   ring();
 }
@@ -186,7 +187,7 @@ void TaskDriver::ring() {
 bool TaskDriver::post(Command command) {
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return false;
-  if (!thread_.joinable()) return command(*engine_), true;
+  if (!has_thread()) return command(*engine_), true;
   commands_.push_back(std::move(command));
   ring();
   return true;
@@ -281,12 +282,12 @@ void TaskDriver::publish() {
 }
 
 std::optional<TaskDriver::News> TaskDriver::wait_news(const Deadline& deadline) {
-  if (!thread_.joinable()) run_until_news(deadline);
+  if (!has_thread()) run_until_news(deadline);
   News news;
   {
     std::unique_lock lock(news_mutex_);
     const auto there = [&] { return !news_.empty() || ended_; };
-    if (const std::optional<double> left_s = deadline.seconds_left(); !thread_.joinable() || left_s)
+    if (const std::optional<double> left_s = deadline.seconds_left(); !has_thread() || left_s)
       (void)news_came_.wait_for(lock, std::chrono::duration<double>(left_s.value_or(0)), there);
     else
       news_came_.wait(lock, there);
@@ -322,7 +323,7 @@ void TaskDriver::stop() {
     stopping_ = true;
     ring();
   }
-  if (thread_.joinable())
+  if (has_thread())
     thread_.join();
   else
     end();

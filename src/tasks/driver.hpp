@@ -103,6 +103,8 @@ class TaskDriver {
  private:
   using Command = std::function<void(TaskEngine&)>;
 
+  [[nodiscard]] bool has_thread() const { return runs_ == Runs::in_a_thread; }
+
   void ring();
   bool post(Command command);
   template <class Answer, class Question>
@@ -121,6 +123,7 @@ class TaskDriver {
   std::unique_ptr<TaskEngine> engine_;
   std::unique_ptr<Staff> staff_;
   std::unique_ptr<Channel> waker_, bell_;
+  Runs runs_ = Runs::while_its_user_waits;  // set by start(); any thread may ask
   std::thread thread_;
   std::atomic<std::int64_t> last_number_ = 0;
 
