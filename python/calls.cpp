@@ -2,11 +2,13 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/clock.hpp"
+#include "calls/call_desk.hpp"
 #include "calls/call_server.hpp"
 #include "calls/memory_limit.hpp"
 #include "miniray/error.hpp"
@@ -162,38 +164,32 @@ class PythonCallee : public Callee {
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };
 
-// The calls of one worker that are under way. Kept with the Python object.
-struct CallTable {
-  std::int64_t last_number = 0;
-  nb::dict waiting;
+// The desk of a Python worker, kept with its object. What it keeps is guarded by Python's lock, which it gives up while
+// it waits.
+class PythonDesk : public CallDesk {
+ public:
+  using CallDesk::CallDesk;
+
+ private:
+  void run_waiting(const std::function<void()>& step) override {
+    const nb::gil_scoped_release released;
+    step();
+  }
 };
 
-CallTable& table_of(nb::handle worker) {
+PythonDesk& desk_of(nb::handle worker) {
   static const nb::object* name = new nb::object(nb::steal(PyUnicode_InternFromString("_calls")));
-  nb::object table = nb::steal(PyObject_GetAttr(worker.ptr(), name->ptr()));
-  if (!table.is_valid()) {
+  nb::object desk = nb::steal(PyObject_GetAttr(worker.ptr(), name->ptr()));
+  if (!desk.is_valid()) {
     PyErr_Clear();
-    table = nb::cast(new CallTable, nb::rv_policy::take_ownership);
-    nb::setattr(worker, *name, table);
+    desk = nb::cast(new PythonDesk(nb::cast<Worker&>(worker)), nb::rv_policy::take_ownership);
+    nb::setattr(worker, *name, desk);
   }
-  return nb::cast<CallTable&>(table);
+  return nb::cast<PythonDesk&>(desk);
 }
 
-enum class Patience : std::uint8_t { wait, none };
-
-// Without patience, what the kernel does not take at once goes out when somebody waits for a reply. A call that wants
-// no reply has the number 0.
-std::int64_t send_call(nb::handle self, CallVerb verb, EncodedObject& encoded, Patience patience = Patience::wait,
-                       bool wants_reply = true) {
-  const std::int64_t number = wants_reply ? ++table_of(self).last_number : 0;
+void set_call(EncodedObject& encoded, CallVerb verb, std::int64_t number) {
   encoded.set_kind(Message::Kind::call, {number, 0, static_cast<std::uint8_t>(verb)});
-  Worker& worker = nb::cast<Worker&>(self);
-  const nb::gil_scoped_release released;
-  if (patience == Patience::wait)
-    worker.send(encoded.message());
-  else
-    (void)worker.send_some(encoded.message());
-  return number;
 }
 
 std::unique_ptr<EncodedObject> encode_for(nb::handle self, nb::list parts, PickledParts pickled) {
@@ -201,18 +197,16 @@ std::unique_ptr<EncodedObject> encode_for(nb::handle self, nb::list parts, Pickl
                       [self](nb::handle value) { return attribute("miniray._calls", "pack_for")(self, value); });
 }
 
-std::int64_t begin_call(nb::handle self, nb::handle name, nb::handle arguments, nb::handle keywords,
-                        Patience patience) {
+std::unique_ptr<EncodedObject> encode_call(nb::handle self, std::int64_t number, const nb::args& arguments,
+                                           nb::handle keywords) {
   nb::list parts;
-  parts.append(name);
-  parts.append(nb::steal(PySequence_List(arguments.ptr())));
+  parts.append(arguments[0]);
+  const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
+  parts.append(nb::steal(PySequence_List(rest.ptr())));
   parts.append(keywords);
-  return send_call(self, CallVerb::call, *encode_for(self, std::move(parts), of_call), patience);
-}
-
-Message next_reply(Worker& worker, std::optional<double> timeout) {
-  const nb::gil_scoped_release released;
-  return worker.receive({{}, timeout, Lane::calls});
+  std::unique_ptr<EncodedObject> encoded = encode_for(self, std::move(parts), of_call);
+  set_call(*encoded, CallVerb::call, number);
+  return encoded;
 }
 
 // (kind, body)
@@ -227,7 +221,8 @@ struct FutureClass {
   nb::object pending = attribute("miniray._call_future", "PENDING");
   nb::object finished = attribute("miniray._call_future", "FINISHED");
   nb::object worker = interned("_worker"), name = interned("_name"), number = interned("_number"),
-             reply = interned("_reply"), state = interned("_state"), watchers = interned("_watchers");
+             reply = interned("_reply"), state = interned("_state"), watchers = interned("_watchers"),
+             exception = interned("_exception");
 
   static nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 };
@@ -253,26 +248,33 @@ nb::object make_future(nb::handle worker, nb::handle name, std::int64_t number) 
   return made;
 }
 
-void settle(CallTable& table, const Message& reply) {
-  const nb::int_ number(reply.head.number);
-  const nb::object future = nb::borrow(PyDict_GetItemWithError(table.waiting.ptr(), number.ptr()));
-  if (!future.is_valid()) return PyErr_Clear();  // it was cancelled
-  PyDict_DelItem(table.waiting.ptr(), number.ptr());
-  const FutureClass& known = future_class();
-  set(future, known.reply, object_of(reply));
-  set(future, known.state, known.finished);
-  if (!nb::getattr(future, known.watchers).is_none()) known.tell(future);
+// The exception that Python code would see.
+nb::object raised_by(const std::exception_ptr& thrown) {
+  try {
+    nb::cpp_function([&] { std::rethrow_exception(thrown); })();
+  } catch (nb::python_error& raised) {
+    return nb::borrow(raised.value());
+  }
+  return nb::none();
 }
 
-// The reply to this call; others that come before it are settled.
-Message reply_to(nb::handle self, std::int64_t number) {
-  Worker& worker = nb::cast<Worker&>(self);
-  while (true) {
-    Message reply = next_reply(worker, {});
-    if (reply.head.number == number) return reply;
-    settle(table_of(self), reply);
+// Tells a CallFuture what came of its call.
+class FutureSettler : public CallSettler {
+ public:
+  explicit FutureSettler(nb::object future) : future_(std::move(future)) {}
+  void on_reply(const Message& reply) override { finish(future_class().reply, object_of(reply)); }
+  void on_failure(const std::exception_ptr& why) override { finish(future_class().exception, raised_by(why)); }
+
+ private:
+  void finish(const nb::object& slot, const nb::object& outcome) {
+    const FutureClass& known = future_class();
+    set(future_, slot, outcome);
+    set(future_, known.state, known.finished);
+    if (!nb::getattr(future_, known.watchers).is_none()) known.tell(future_);
   }
-}
+
+  nb::object future_;
+};
 
 // Functions are called by name: a function itself is the commonest mistake.
 void require_name(const char* call, const nb::args& arguments) {
@@ -295,11 +297,10 @@ bool may_call_again(nb::handle self) {
 
 nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords) {
   require_name("call_remote", arguments);
-  const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
+  CallDesk& desk = desk_of(self);
   while (true) {
     try {
-      const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::wait);
-      const Message reply = reply_to(self, number);
+      const Message reply = desk.ask(encode_call(self, desk.next_number(), arguments, keywords)->message());
       if (reply_verb(reply) == ReplyVerb::value) return decode_object(reply);
       return attribute("miniray._calls", "value_of")(self, object_of(reply));
     } catch (const std::exception&) {
@@ -315,31 +316,25 @@ nb::object ask(nb::handle self, const std::string& word, nb::object body, bool w
   const std::unique_ptr<EncodedObject> encoded = verb == CallVerb::create
                                                      ? encode_for(self, nb::cast<nb::list>(body), of_create)
                                                      : std::make_unique<EncodedObject>(body, Codec::msgpack);
-  const std::int64_t number = send_call(self, verb, *encoded, Patience::wait, wants_reply);
-  return wants_reply ? nb::object(object_of(reply_to(self, number))) : nb::none();
+  if (!wants_reply) {
+    set_call(*encoded, verb, 0);
+    const nb::gil_scoped_release released;
+    nb::cast<Worker&>(self).send(encoded->message());
+    return nb::none();
+  }
+  CallDesk& desk = desk_of(self);
+  set_call(*encoded, verb, desk.next_number());
+  return object_of(desk.ask(encoded->message()));
 }
 
 nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) {
   require_name("call_async", arguments);
-  const nb::object rest = nb::steal(PyTuple_GetSlice(arguments.ptr(), 1, static_cast<Py_ssize_t>(arguments.size())));
-  const std::int64_t number = begin_call(self, arguments[0], rest, keywords, Patience::none);
-  nb::object made = make_future(self, arguments[0], number);
-  table_of(self).waiting[nb::int_(number)] = made;
-  return made;
-}
-
-// Until the call with this number is done, or the time is over: TimeoutError.
-void wait_for_call(nb::handle self, const nb::int_& number, std::optional<double> timeout) {
-  Worker& worker = nb::cast<Worker&>(self);
-  CallTable& table = table_of(self);
-  const Deadline deadline = Deadline::in_seconds(timeout);
-  while (PyDict_Contains(table.waiting.ptr(), number.ptr()) == 1)
-    settle(table, next_reply(worker, deadline.seconds_left()));
-}
-
-void settle_replies(nb::handle self) {
-  Worker& worker = nb::cast<Worker&>(self);
-  while (std::optional<Message> message = worker.try_receive({}, Lane::calls)) settle(table_of(self), *message);
+  CallDesk& desk = desk_of(self);
+  const std::int64_t number = desk.next_number();
+  const std::unique_ptr<EncodedObject> encoded = encode_call(self, number, arguments, keywords);
+  nb::object future = make_future(self, arguments[0], number);
+  desk.begin(encoded->message(), std::make_shared<FutureSettler>(future), CallDesk::Patience::none);
+  return future;
 }
 
 }  // namespace
@@ -378,10 +373,7 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
           },
           "why"_a)
       .def("end", [](MemoryLimitHandle& self) { self.limit.reset(); });
-  nb::class_<CallTable>(module, "_CallTable")
-      .def_prop_ro(
-          "waiting", [](const CallTable& self) { return self.waiting; },
-          nb::for_getter(nb::sig("def waiting(self, /) -> dict[int, typing.Any]")));
+  nb::class_<PythonDesk>(module, "_CallDesk");
   worker
       .def("call_async", call_async,
            nb::sig("def call_async(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"),
@@ -395,11 +387,21 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
       .def("_ask", ask, "verb"_a, "body"_a, "wants_reply"_a = true,
            nb::sig("def _ask(self, verb: str, body: object, wants_reply: bool = True) -> tuple[str, typing.Any]"))
-      .def("_wait_for_call", wait_for_call, "number"_a, "timeout"_a.none(),
-           nb::sig("def _wait_for_call(self, number: int, timeout: float | None) -> None"))
-      .def("_settle_replies", settle_replies, nb::sig("def _settle_replies(self) -> None"))
-      .def("_send_drop", [](Worker& self, std::int64_t number) { (void)self.send_some(drop_message(number)); })
-      .def("_call_table", [](nb::handle self) -> CallTable& { return table_of(self); }, nb::rv_policy::reference);
+      .def(
+          "_wait_for_call",
+          [](nb::handle self, std::int64_t number, std::optional<double> timeout) {
+            return desk_of(self).wait(number, Deadline::in_seconds(timeout));
+          },
+          "number"_a, "timeout"_a.none(), "False if the call is not done in time.")
+      .def("_take_replies", [](nb::handle self) { desk_of(self).take_replies(); })
+      .def("_drop_call", [](nb::handle self, std::int64_t number) { desk_of(self).drop(number); }, "number"_a);
+  module.def(
+      "_wait_for_replies",
+      [](const std::vector<Worker*>& workers, std::optional<double> timeout) {
+        const nb::gil_scoped_release released;
+        wait_for_replies(workers, timeout);
+      },
+      "workers"_a, "timeout"_a.none());
 }
 
 }  // namespace miniray::python

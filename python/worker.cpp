@@ -107,23 +107,6 @@ Channel& channel_of_object(nb::handle object) {
   refuse("wait_any takes a list of workers, handles and channels, and one of them is ", object);
 }
 
-// Replies are not what wait_any looks for.
-void wait_for_replies(const std::vector<Worker*>& workers, std::optional<double> timeout) {
-  struct Looking {
-    explicit Looking(const std::vector<Worker*>& all) : workers(all) {
-      for (Worker* worker : workers) worker->channel().look_for(Lane::calls);
-    }
-    Looking(const Looking&) = delete;
-    Looking& operator=(const Looking&) = delete;
-    ~Looking() {
-      for (Worker* worker : workers) worker->channel().look_for(Lane::messages);
-    }
-    const std::vector<Worker*>& workers;
-  } const looking(workers);
-  const nb::gil_scoped_release released;
-  (void)wait_any(std::span<Worker* const>(workers), timeout);
-}
-
 nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
   if (!nb::hasattr(workers, "__iter__"))
     refuse("wait_any takes a list of workers, handles and channels, not ", workers);
@@ -237,7 +220,6 @@ void bind_worker(nb::module_& module) {
         close_all(workers, static_cast<Closing>(how));
       },
       "workers"_a, "how"_a, nb::sig("def _close_all(workers: list[typing.Any], how: int) -> None"));
-  module.def("_wait_for_replies", wait_for_replies, "workers"_a, "timeout"_a.none());
   module.def(
       "wait_any", wait_any_objects, "workers"_a, "timeout"_a = nb::none(),
       nb::sig("def wait_any(workers: collections.abc.Sequence[typing.Any], timeout: float | None = None) -> "

@@ -94,7 +94,7 @@ template <class... Arguments>
   return packed;
 }
 
-class PendingCall;  // the inside of a call that was made
+class PendingCall;  // the inside of a future
 class CallDesk;     // the inside of a Caller
 
 /// What CallFuture has whatever the result's type.
@@ -220,6 +220,7 @@ class Caller {
   std::shared_ptr<PendingCall> begin_create(std::string_view name, std::string_view class_name, List arguments,
                                             Value keywords);
   [[nodiscard]] List map_values(std::string_view function, List items);
+  void close();
 
   std::shared_ptr<CallDesk> desk_;
 };

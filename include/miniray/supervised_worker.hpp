@@ -67,10 +67,10 @@ class Supervision : public Recovery {
   bool attempt(Worker& worker);
   /// Throws what the caller of the worker is to hear: WorkerError as it was; WorkerRestarted; or WorkerDied with the
   /// reason for the refusal.
-  [[noreturn]] void tell(Worker& worker);
+  [[noreturn]] void tell(Worker& worker) override;
 
   /// Whether an end was found that tell() has not told.
-  [[nodiscard]] bool pending() const { return pending_; }
+  [[nodiscard]] bool pending() const override { return pending_; }
   /// Whether another process has taken the place of the one whose end was found last.
   [[nodiscard]] bool recovered() const { return recovered_; }
   [[nodiscard]] int restarts() const { return restarts_; }

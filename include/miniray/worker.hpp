@@ -67,6 +67,10 @@ class Recovery {
   virtual void on_end(Worker& worker, std::exception_ptr why) = 0;
   /// Follows on_end() in a call that may wait. Throws what its caller is to hear.
   [[noreturn]] virtual void recover(Worker& worker) = 0;
+  /// Whether on_end() has been called, and tell() not since.
+  [[nodiscard]] virtual bool pending() const = 0;
+  /// Throws what a caller of the worker is to hear about the end that was found last.
+  [[noreturn]] virtual void tell(Worker& worker) = 0;
 };
 
 class Worker {
@@ -125,6 +129,9 @@ class Worker {
   void set_recovery(std::shared_ptr<Recovery> recovery) { recovery_ = std::move(recovery); }
   /// Takes the process of another worker in place of its own, which it closes; its recovery stays.
   void adopt(Worker other);
+  [[nodiscard]] Recovery* recovery() const { return recovery_.get(); }
+  /// How often adopt() has been called.
+  [[nodiscard]] int replacements() const { return replacements_; }
 
   class State;  // the inside, for the library's own files
 
@@ -141,6 +148,7 @@ class Worker {
 
   std::unique_ptr<State> state_;
   std::shared_ptr<Recovery> recovery_;
+  int replacements_ = 0;
 };
 
 /// While it lives, calls on these workers throw what they find and recover nothing: for what is done with many workers

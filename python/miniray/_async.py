@@ -11,7 +11,6 @@ from typing import Any
 from miniray import _core
 from miniray.errors import WorkerDied, WorkerError
 
-
 # A call of the same channel, made by other code, may read what is waited for here: then nothing more arrives at the
 # socket, and the loop is not woken. So every wait looks around this often.
 _SLICE_S = _core.limits.wait_slice_ms / 1000

@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from miniray import _calls, _check, _core
 from miniray._future import MiniRayFuture
-from miniray.errors import WorkerDied, WorkerError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Future[Any])
-
-_GONE = (ConnectionError, EOFError, WorkerError)
 
 
 class CallFuture(MiniRayFuture[T]):
@@ -86,9 +83,10 @@ class CallFuture(MiniRayFuture[T]):
         False if it is done already."""
         if self.done():
             return self.cancelled()
-        self._worker._call_table().waiting.pop(self._number, None)
-        self._worker._send_drop(self._number)
-        self._settle(CANCELLED_AND_NOTIFIED)
+        self._worker._drop_call(self._number)
+        self._state = CANCELLED_AND_NOTIFIED
+        if self._watchers is not None:
+            _tell(self)
         return True
 
     def add_done_callback(self, callback: Callable[[CallFuture[T]], Any]) -> None:
@@ -116,18 +114,10 @@ class CallFuture(MiniRayFuture[T]):
 
     def _wait(self, timeout: float | None) -> None:
         _check.seconds("timeout", timeout)
-        if self._state == PENDING:
-            try:
-                self._worker._wait_for_call(self._number, timeout)
-            except TimeoutError:
-                raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s") from None
-            except _GONE as error:
-                _fail_all(self._worker, error)
+        if self._state == PENDING and not self._worker._wait_for_call(self._number, timeout):
+            raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s")
         if self._state != FINISHED:
-            if self._state == PENDING:
-                _fail_lost(self._worker)
-            else:
-                raise CancelledError(f"the call of {self._name} was cancelled")
+            raise CancelledError(f"the call of {self._name} was cancelled")
 
     def _read(self) -> None:
         """Make the value or the exception of the reply, once."""
@@ -143,11 +133,6 @@ class CallFuture(MiniRayFuture[T]):
             self._exception = unreadable
         if self._exception is not None:
             self._reply = None
-
-    def _settle(self, state: str) -> None:
-        self._state = state
-        if self._watchers is not None:
-            _tell(self)
 
     def _describe(self) -> str:
         state = self._describe_state()
@@ -280,14 +265,9 @@ class _RepliesEvent(threading.Event):
 
 def _receive_replies(worker: Any) -> None:
     """What has arrived, without waiting; also the news that the worker is gone."""
-    try:
-        if worker._host_may_vanish:
-            worker._look_around()
-        worker._settle_replies()
-    except _GONE as error:
-        _fail_all(worker, error)
-    if worker._supervision is not None:
-        _fail_lost(worker)
+    if worker._host_may_vanish:
+        worker._look_around()
+    worker._take_replies()
 
 
 def _tell(future: CallFuture[Any]) -> None:
@@ -314,34 +294,6 @@ def _run_callbacks(future: CallFuture[Any], callbacks: list[Callable[[Any], Any]
             callback(future)
         except Exception:
             LOGGER.exception("exception calling callback for %r", future)  # as the standard library does
-
-
-def _fail_all(worker: Any, error: BaseException) -> None:
-    """The worker is gone, and so is every call that was under way there. One that is supervised has another process
-    when this returns, if its policy allows."""
-    supervision = worker._supervision
-    if supervision is not None and supervision.pending:
-        try:
-            supervision.recover(worker)
-        except (WorkerDied, WorkerError) as told:
-            told.__context__, error = None, told
-    waiting = worker._call_table().waiting
-    lost: list[CallFuture[Any]] | None = worker.__dict__.pop("_lost_calls", None)
-    if lost is None:  # else what waits now is the new process's to answer
-        lost = list(waiting.values())
-        waiting.clear()
-    for future in lost:
-        future._exception = error
-        future._settle(FINISHED)
-
-
-def _fail_lost(worker: Any) -> None:
-    """The calls of a process that another call, such as ``recv``, has found dead and replaced."""
-    if "_lost_calls" in worker.__dict__:
-        try:
-            worker._supervision.tell(worker)
-        except (WorkerDied, WorkerError) as told:
-            _fail_all(worker, told)
 
 
 def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:

@@ -36,9 +36,6 @@ def replace(worker: Any) -> Worker:
 
 def prepare(worker: Any) -> None:
     """Called by the core with each new process: it is told of what was registered, and then of its state."""
-    if "_calls" in worker.__dict__ and (waiting := worker._call_table().waiting):
-        worker.__dict__.setdefault("_lost_calls", []).extend(waiting.values())  # it will not answer those
-        waiting.clear()
     if "_registered" in worker.__dict__ or "_definitions" in worker.__dict__:
         from miniray import calls
 

@@ -1,200 +1,247 @@
 #include "calls/call_desk.hpp"
 
-#include <algorithm>
+#include <vector>
 
 #include "base/check.hpp"
+#include "calls/call_format.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
+namespace {
 
-void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    try {
-      (void)encode(arguments[i]);
-    } catch (const Unsendable& error) {
-      throw Unsendable("argument " + std::to_string(i + 1) + " of " + function + ": " + error.what());
-    }
+// In a handler: whether what was caught says that the worker answers no more calls. Other errors are for whoever waits.
+bool is_end() {
+  try {
+    throw;
+  } catch (const WorkerDied&) {
+    return true;
+  } catch (const WorkerError&) {
+    return true;
+  } catch (const EndOfStream&) {
+    return true;
+  } catch (const ProtocolError&) {
+    return true;
+  } catch (const SystemError&) {
+    return true;
+  } catch (...) {
+    return false;
   }
-  throw Unsendable(otherwise);
 }
 
-std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker) {
-  switch (reply.verb) {
-    case ReplyVerb::value:
-    case ReplyVerb::values:
-      return {};
-    case ReplyVerb::dropped:
-      return std::make_exception_ptr(Cancelled("the call of " + function + " was dropped by " + worker));
-    case ReplyVerb::error:
-    case ReplyVerb::unknown: {
-      CallFailure& failure = reply.failure;
-      if (failure.type == out_of_memory_type || failure.type == out_of_memory_type_in_python)
-        return std::make_exception_ptr(TaskOutOfMemory(function, worker, std::move(failure.type),
-                                                       std::move(failure.message), std::move(failure.traceback)));
-      return std::make_exception_ptr(CallError(function, worker, std::move(failure.type), std::move(failure.message),
-                                               std::move(failure.traceback)));
-    }
-    case ReplyVerb::pickle:
-      break;
-  }
-  return std::make_exception_ptr(
-      CallError(function, worker, "TypeError",
-                "the result is one that only Python can read. Have the function return plain data: numbers, strings, "
-                "bytes, lists, dicts, arrays",
-                ""));
-}
-
-std::exception_ptr wrong_values(CallReply& reply, std::size_t items, const std::string& function,
-                                const std::string& worker) {
-  if (reply.value.kind() == Value::Kind::map) {  // from Python
-    reply.verb = ReplyVerb::pickle;
-    return failure_in(reply, function, worker);
-  }
-  const bool right = reply.verb == ReplyVerb::values && reply.value.kind() == Value::Kind::list &&
-                     reply.value.list().size() == items &&
-                     std::ranges::all_of(reply.failures, [&](const auto& failed) { return failed.first < items; });
-  if (right) return {};
-  return std::make_exception_ptr(ProtocolError(worker + " answered a map of " + function + " with something else"));
-}
-
-std::exception_ptr failure_of_item(CallFailure failure, const std::string& function, const std::string& worker) {
-  CallReply of_item;
-  of_item.verb = ReplyVerb::error;
-  of_item.failure = std::move(failure);
-  return failure_in(of_item, function, worker);
-}
+}  // namespace
 
 Worker& CallDesk::worker() const {
   if (worker_ == nullptr) throw UsageError("the Caller that made this call is gone");
   return *worker_;
 }
 
-void CallDesk::begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body) {
-  MINIRAY_CHECK(call->number == 0 && !call->done && call->desk.get() == this, call->number, call->function);
-  const std::int64_t number = ++last_number_;
-  const pid_t asked = worker().pid();
-  try {
-    worker().send(call_message(verb, body, number, worker().channel().codec()));
-  } catch (const Unsendable&) {
-    throw;
-  } catch (const Error&) {
-    if (worker().pid() != asked)
-      fail_all(std::current_exception());  // the process that has taken its place owes nothing
-    take_replies();  // if the worker is gone, what it said before still counts, and the rest must hear of it
-    throw;
-  }
-  call->number = number;
-  const bool added = under_way_.emplace(number, call).second;
-  MINIRAY_CHECK(added, number);
+bool CallDesk::is_under_way(std::int64_t number) const {
+  const auto found = under_way_.find(number);
+  return found != under_way_.end() && found->second.settler;
 }
 
-// True if something came. What ends the worker ends all its calls; anything else is for who waits.
-template <class Receive>
-bool CallDesk::receive_with(Receive receive) {
+void CallDesk::send(const Message& call, Patience patience) {
+  MINIRAY_CHECK(call.head.number > 0 && call.head.number <= last_number_, call.head.number, last_number_);
+  fail_replaced();
+  const int process = worker().replacements();
   try {
-    const std::optional<Message> message = receive();
-    if (!message) return false;
-    settle(*message);
-    return true;
-  } catch (const TimeoutError&) {
-    return false;
-  } catch (const UsageError&) {  // another thread is at it, or this is another process
+    if (patience == Patience::none)
+      (void)worker().send_some(call);
+    else
+      run_waiting([&] { worker().send(call); });
+  } catch (...) {
+    // What the worker said before its end still counts, unless its process has been replaced meanwhile.
+    if (is_end() && worker().replacements() != process) fail(Which::of_those_before, std::current_exception());
     throw;
-  } catch (const Error&) {
-    fail_all(std::current_exception());
-    return false;
   }
 }
 
-bool CallDesk::wait(const PendingCall& call, const Deadline& deadline) {
-  run_due();
-  while (!call.done) {
-    const bool came = receive_with([&]() -> std::optional<Message> {
-      return worker().receive({.timeout_s = deadline.seconds_left(), .lane = Lane::calls});
-    });
-    run_due();
-    if (!came && !call.done && deadline.passed()) return false;
+void CallDesk::begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience) {
+  MINIRAY_CHECK(settler);
+  send(call, patience);
+  const bool added = under_way_.emplace(call.head.number, UnderWay{std::move(settler), worker().replacements()}).second;
+  MINIRAY_CHECK(added, call.head.number);
+}
+
+Message CallDesk::ask(const Message& call) {
+  send(call, Patience::wait);
+  const int process = worker().replacements();
+  try {
+    while (true) {
+      Message reply = receive(Deadline::never());
+      if (reply.head.number == call.head.number) return reply;
+      settle(reply);
+    }
+  } catch (...) {
+    // An interrupt, say: the reply will arrive all the same.
+    if (!is_end() && worker().replacements() == process) under_way_[call.head.number] = {nullptr, process};
+    throw;
+  }
+}
+
+// What arrives in the lane of calls is from the worker, and may be anything.
+void CallDesk::check(const Message& reply) const {
+  if (reply.kind != Message::Kind::reply)
+    throw ProtocolError(worker().name() + " made a call, and nobody answers calls here");
+  (void)reply_verb(reply);
+}
+
+// The next reply. Whatever ends the worker fails its calls.
+Message CallDesk::receive(const Deadline& deadline) {
+  const int process = worker().replacements();
+  try {
+    std::optional<Message> reply;
+    run_waiting([&] { reply = worker().receive({.timeout_s = deadline.seconds_left(), .lane = Lane::calls}); });
+    check(*reply);
+    return std::move(*reply);
+  } catch (...) {
+    if (is_end()) on_end(process);
+    throw;
+  }
+}
+
+bool CallDesk::wait(std::int64_t number, const Deadline& deadline) {
+  fail_replaced();
+  while (is_under_way(number)) {
+    try {
+      settle(receive(deadline));
+    } catch (const TimeoutError&) {
+      if (deadline.passed()) return !is_under_way(number);
+    } catch (const Error&) {
+      if (is_under_way(number)) throw;  // else the call was told
+    }
   }
   return true;
 }
 
 void CallDesk::take_replies() {
-  while (worker_ != nullptr && receive_with([&] { return worker_->try_receive({}, Lane::calls); })) {
-  }
-}
-
-void CallDesk::settle(const Message& message) {
-  const std::string& name = worker().name();
-  if (message.kind != Message::Kind::reply) throw ProtocolError(name + " made a call, and nobody answers calls here");
-  CallReply reply = parse_reply(message);
-  const auto found = under_way_.find(message.head.number);
-  if (found == under_way_.end())
-    throw ProtocolError(name + " answered the call " + std::to_string(message.head.number) +
-                        ", which was not made here. Does the worker have two Callers?");
-  const std::shared_ptr<PendingCall> call = std::move(found->second);
-  under_way_.erase(found);
-  MINIRAY_CHECK(call->number == message.head.number, call->number, message.head.number);
-  if (!call->done) settle(*call, std::move(reply));
-}
-
-void CallDesk::settle(PendingCall& call, CallReply reply) {
-  const std::string& name = worker().name();
-  call.failure = failure_in(reply, call.function, name);
-  if (call.items && !call.failure) call.failure = wrong_values(reply, *call.items, call.function, name);
-  if (call.items && !call.failure && !reply.failures.empty())
-    call.failure = failure_of_item(std::move(reply.failures.front().second), call.function, name);
-  if (!call.failure) call.value = std::move(reply.value);
-  finish(call);
-}
-
-void CallDesk::finish(PendingCall& call) {
-  MINIRAY_CHECK(!call.done && call.number > 0, call.number, call.function);  // each call is done once
-  call.done = true;
-  for (auto& callback : call.callbacks) due_.push_back(std::move(callback));
-  call.callbacks.clear();
-}
-
-void CallDesk::fail_all(const std::exception_ptr& failure) {
-  const auto failed = std::exchange(under_way_, {});
-  for (const auto& [number, call] : failed) {
-    if (call->done) continue;
-    MINIRAY_CHECK(call->number == number, call->number, number);
-    call->failure = failure;
-    finish(*call);
-  }
-}
-
-void CallDesk::cancel(PendingCall& call) {
-  call.failure = std::make_exception_ptr(Cancelled("the call of " + call.function + " was cancelled"));
-  finish(call);
+  if (is_closed()) return;
+  fail_replaced();
+  const int process = worker().replacements();
   try {
-    worker().send(drop_message(call.number));
+    while (std::optional<Message> reply = worker().try_receive({}, Lane::calls)) {
+      check(*reply);
+      settle(*reply);
+      if (is_closed()) return;
+    }
   } catch (const Error&) {
-    take_replies();  // the worker is gone, and so is the call
+    if (!is_end()) throw;
+    Recovery* const recovery = worker().recovery();
+    if (recovery == nullptr || !recovery->pending()) return on_end(process);
+    try {
+      run_waiting([&] { recovery->recover(worker()); });
+    } catch (const Error&) {
+      on_end(process);
+    }
   }
 }
 
-void CallDesk::add_callback(PendingCall& call, std::function<void()> callback) {
-  MINIRAY_CHECK(!call.done || call.callbacks.empty(), call.number, call.callbacks.size());
-  if (call.done)
-    due_.push_back(std::move(callback));
-  else
-    call.callbacks.push_back(std::move(callback));
+void CallDesk::settle(const Message& reply) {
+  const auto found = under_way_.find(reply.head.number);
+  if (found == under_way_.end()) {
+    const ProtocolError stray(worker().name() + " answered the call " + std::to_string(reply.head.number) +
+                              ", which was not made here. Does the worker have two Callers?");
+    fail(Which::of_this_process, std::make_exception_ptr(stray));
+    throw ProtocolError(stray);
+  }
+  const std::shared_ptr<CallSettler> settler = std::move(found->second.settler);
+  under_way_.erase(found);
+  if (settler) settler->on_reply(reply);
 }
 
-void CallDesk::run_due() {
-  while (!due_.empty()) {
-    const std::function<void()> callback = std::move(due_.front());
-    due_.pop_front();
-    callback();
+// In a handler: a call of the worker that began with this process has found its end.
+void CallDesk::on_end(int process) {
+  fail(worker().replacements() != process ? Which::of_those_before : Which::of_this_process, std::current_exception());
+}
+
+void CallDesk::fail(Which which, const std::exception_ptr& why) {
+  const int now = worker().replacements();
+  std::vector<std::shared_ptr<CallSettler>> failed;
+  std::erase_if(under_way_, [&](auto& entry) {
+    if ((entry.second.process == now) != (which == Which::of_this_process)) return false;
+    if (entry.second.settler) failed.push_back(std::move(entry.second.settler));
+    return true;
+  });
+  std::exception_ptr thrown;
+  for (const std::shared_ptr<CallSettler>& settler : failed) {
+    try {
+      settler->on_failure(why);
+    } catch (...) {
+      if (!thrown) thrown = std::current_exception();
+    }
+  }
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+// A call that is not the desk's, such as recv(), may have found the worker's end and had its process replaced. During
+// the recovery itself the worker has none, and what came of it is not known yet.
+void CallDesk::fail_replaced() {
+  if (under_way_.empty() || under_way_.begin()->second.process == worker().replacements()) return;
+  Recovery* const recovery = worker().recovery();
+  if (recovery == nullptr) return;
+  try {
+    recovery->tell(worker());
+  } catch (const Error&) {
+    fail(Which::of_those_before, std::current_exception());
   }
 }
 
-void CallDesk::give_up() {
-  MINIRAY_CHECK(worker_ != nullptr, under_way_.size());
-  fail_all(std::make_exception_ptr(Cancelled("the Caller that made this call is gone")));
-  due_.clear();
+void CallDesk::drop(std::int64_t number) {
+  const auto found = under_way_.find(number);
+  if (found == under_way_.end()) return;
+  found->second.settler.reset();
+  if (found->second.process != worker().replacements()) return;
+  try {
+    (void)worker().send_some(drop_message(number));
+  } catch (const Error&) {
+    if (!is_end()) throw;  // else the call has ended with its worker, as the others will find out
+  }
+}
+
+void CallDesk::close(const std::exception_ptr& why) {
+  if (is_closed()) return;
+  const auto open = std::exchange(under_way_, {});
   worker_ = nullptr;
+  for (const auto& [number, call] : open)
+    if (call.settler) call.settler->on_failure(why);
+}
+
+namespace {
+
+// While it lives, waiting for these channels is waiting for replies.
+class LookForReplies {
+ public:
+  explicit LookForReplies(std::span<Channel* const> channels) : channels_(channels) {
+    for (Channel* channel : channels_) channel->look_for(Lane::calls);
+  }
+  LookForReplies(const LookForReplies&) = delete;
+  LookForReplies& operator=(const LookForReplies&) = delete;
+  ~LookForReplies() {
+    for (Channel* channel : channels_) {
+      channel->look_for(Lane::messages);
+      try {
+        (void)channel->ready();  // so that the next wait_any knows of messages that came meanwhile
+      } catch (const Error&) {
+        // The next call on the channel throws it again.
+      }
+    }
+  }
+
+ private:
+  std::span<Channel* const> channels_;
+};
+
+}  // namespace
+
+void wait_for_replies(std::span<Worker* const> workers, std::optional<double> timeout_s) {
+  std::vector<Channel*> channels;
+  channels.reserve(workers.size());
+  for (Worker* worker : workers) channels.push_back(&worker->channel());
+  const LookForReplies look(channels);
+  // What came between the caller's last look and this one is in the inbox, of which the wait must be told.
+  bool there = false;
+  for (Channel* channel : channels) there = channel->ready() || there;
+  if (!there) (void)wait_any(std::span<Channel* const>(channels), timeout_s);
 }
 
 }  // namespace miniray

@@ -1,79 +1,94 @@
-// The inside of a Caller: the calls that are under way on one worker, and the replies as they come.
+// The calls that are under way on one worker, and their replies as they arrive. It works on encoded messages and is the
+// same for every language: a language encodes the call, and gives a settler that gets the encoded reply.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
-#include <vector>
+#include <optional>
+#include <span>
 
 #include "base/clock.hpp"
-#include "calls/call_format.hpp"
-#include "miniray/calls.hpp"
+#include "miniray/message.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
 
-/// Why the caller of this function gets no value out of the reply; nothing if it does.
-[[nodiscard]] std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker);
-/// Why a reply to a map of so many items holds no values; nothing if it does, but for items that failed.
-[[nodiscard]] std::exception_ptr wrong_values(CallReply& reply, std::size_t items, const std::string& function,
-                                              const std::string& worker);
-/// What one of the items of a map raised.
-[[nodiscard]] std::exception_ptr failure_of_item(CallFailure failure, const std::string& function,
-                                                 const std::string& worker);
-/// Says which argument cannot be sent, which the message's own error knows only by its place.
-[[noreturn]] void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise);
-
-class PendingCall {
+/// Is told once what came of one call, by one of these functions.
+class CallSettler {
  public:
-  PendingCall(std::shared_ptr<CallDesk> calling_desk, std::string function_name)
-      : desk(std::move(calling_desk)), function(std::move(function_name)) {}
-
-  std::shared_ptr<CallDesk> desk;
-  std::string function;
-  std::int64_t number = 0;
-  std::optional<std::size_t> items = {};  // of a map
-  bool done = false;                      // then there is a value or a failure
-  Value value;
-  std::exception_ptr failure;
-  std::vector<std::function<void()>> callbacks;  // until it is done
+  CallSettler() = default;
+  CallSettler(const CallSettler&) = delete;
+  CallSettler& operator=(const CallSettler&) = delete;
+  virtual ~CallSettler() = default;
+  /// The worker has answered. The reply has a verb; its body may be anything.
+  virtual void on_reply(const Message& reply) = 0;
+  /// The worker has ended or was replaced before it answered, or the desk was closed.
+  virtual void on_failure(const std::exception_ptr& why) = 0;
 };
 
+/// A worker has one desk, for one thread at a time. What a settler throws comes out of the call that told it, and by
+/// then every other settler that had to be told has been.
 class CallDesk {
  public:
   explicit CallDesk(Worker& worker) : worker_(&worker) {}
+  CallDesk(const CallDesk&) = delete;
+  CallDesk& operator=(const CallDesk&) = delete;
+  virtual ~CallDesk() = default;
 
+  /// Throws UsageError after close().
   [[nodiscard]] Worker& worker() const;
-  /// Sends it. Nothing is under way if that throws.
-  void begin(const std::shared_ptr<PendingCall>& call, CallVerb verb, const Value& body);
-  /// Until this call is done; false when the deadline has passed.
-  bool wait(const PendingCall& call, const Deadline& deadline);
-  /// What is there; never waits. The end of the worker ends the calls that have no reply, and is no error here.
+  /// The number that the head of the next call has to have.
+  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
+
+  enum class Patience : std::uint8_t {
+    wait,
+    none,  ///< what the kernel does not take at once goes out when somebody waits for a reply
+  };
+  /// Sends a call, and keeps its settler until the call is settled or dropped. If it throws, the call was not made.
+  void begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience = Patience::wait);
+  /// Sends a call and waits for its reply. Throws what ended the worker, if there is no reply.
+  [[nodiscard]] Message ask(const Message& call);
+  /// Waits until the call is settled. False if the deadline passes before.
+  bool wait(std::int64_t number, const Deadline& deadline);
+  [[nodiscard]] bool is_under_way(std::int64_t number) const;
+  /// Settles what has arrived. It waits for nothing but the recovery of a worker whose end it finds.
   void take_replies();
-  void cancel(PendingCall& call);
-  /// Calls the callbacks of calls that are done. Each is called once, whatever the others throw.
-  void run_due();
-  void add_callback(PendingCall& call, std::function<void()> callback);
-  /// There will be no more replies, since nobody takes them.
-  void give_up();
+  /// Takes a call back: its settler is told nothing, and if the worker has not begun the call, it never will.
+  void drop(std::int64_t number);
+  /// Fails the calls that are under way, and uses the worker no more.
+  void close(const std::exception_ptr& why);
+  [[nodiscard]] bool is_closed() const { return worker_ == nullptr; }
+  /// How many replies will still arrive.
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
 
- private:
-  template <class Receive>
-  bool receive_with(Receive receive);
-  void settle(const Message& message);
-  void settle(PendingCall& call, CallReply reply);
-  void finish(PendingCall& call);
-  void fail_all(const std::exception_ptr& failure);
+ protected:
+  /// Runs a step that may wait for the worker. Python gives up its lock meanwhile.
+  virtual void run_waiting(const std::function<void()>& step) { step(); }
 
-  Worker* worker_;  // none when it was given up
+ private:
+  struct UnderWay {
+    std::shared_ptr<CallSettler> settler;  // none if the reply is not wanted any more
+    int process;                           // how often the worker's process had been replaced when it was sent
+  };
+  enum class Which : std::uint8_t { of_this_process, of_those_before };
+
+  void send(const Message& call, Patience patience);
+  void check(const Message& reply) const;
+  Message receive(const Deadline& deadline);
+  void settle(const Message& reply);
+  void fail(Which which, const std::exception_ptr& why);
+  void on_end(int process);
+  void fail_replaced();
+
+  Worker* worker_;  // none when it is closed
   std::int64_t last_number_ = 0;
-  std::map<std::int64_t, std::shared_ptr<PendingCall>> under_way_;  // by number, cancelled ones included
-  std::deque<std::function<void()>> due_;
+  std::map<std::int64_t, UnderWay> under_way_;
 };
+
+/// Waits until one of the workers may have a reply, or has ended, or the time is over.
+void wait_for_replies(std::span<Worker* const> workers, std::optional<double> timeout_s);
 
 }  // namespace miniray

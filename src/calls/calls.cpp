@@ -2,47 +2,85 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "calls/call_desk.hpp"
+#include "calls/call_failures.hpp"
 
 namespace miniray {
-namespace {
 
-std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, CallVerb verb,
-                                        const Value& body, std::size_t arguments_at,
-                                        std::optional<std::size_t> items = {}) {
-  auto call = std::make_shared<PendingCall>(desk, std::move(function));
-  call->items = items;
-  try {
-    desk->begin(call, verb, body);
-  } catch (const Unsendable& error) {
-    unsendable_argument(call->function, body.at(arguments_at).list(), error);
-  }
-  desk->run_due();
-  return call;
-}
-
-// While it lives, waiting for these channels is waiting for replies.
-class LookForReplies {
+/// The C++ side of a call: its value or its failure, for the futures that share it.
+class PendingCall : public CallSettler {
  public:
-  explicit LookForReplies(std::span<Channel* const> channels) : channels_(channels) {
-    for (Channel* channel : channels_) channel->look_for(Lane::calls);
-  }
-  LookForReplies(const LookForReplies&) = delete;
-  LookForReplies& operator=(const LookForReplies&) = delete;
-  ~LookForReplies() {
-    for (Channel* channel : channels_) {
-      channel->look_for(Lane::messages);
-      try {
-        (void)channel->ready();  // so that the next wait_any knows of messages that came meanwhile
-      } catch (const Error&) {
-        // It will be said to who uses the channel next.
-      }
+  PendingCall(std::shared_ptr<CallDesk> calling_desk, std::string function_name, std::optional<std::size_t> item_count)
+      : desk(std::move(calling_desk)), function(std::move(function_name)), items(item_count) {}
+
+  void on_reply(const Message& message) override {
+    try {
+      CallReply reply = parse_reply(message);
+      failure = failure_of(reply);
+      if (!failure) value = std::move(reply.value);
+    } catch (const Error&) {  // its verb was right, and the rest is not what a worker should send
+      failure = std::current_exception();
     }
+    finish();
   }
+  void on_failure(const std::exception_ptr& why) override {
+    failure = why;
+    if (desk->is_closed()) callbacks.clear();  // nobody waits for them
+    finish();
+  }
+
+  const std::shared_ptr<CallDesk> desk;
+  const std::string function;
+  const std::optional<std::size_t> items;  // of a map
+  std::int64_t number = 0;
+  bool done = false;  // then there is a value or a failure
+  Value value;
+  std::exception_ptr failure;
+  std::vector<std::function<void()>> callbacks;  // until it is done
 
  private:
-  std::span<Channel* const> channels_;
+  std::exception_ptr failure_of(CallReply& reply) const {
+    const std::string& worker = desk->worker().name();
+    std::exception_ptr found = failure_in(reply, function, worker);
+    if (items && !found) found = wrong_values(reply, *items, function, worker);
+    if (items && !found && !reply.failures.empty())
+      found = failure_of_item(std::move(reply.failures.front().second), function, worker);
+    return found;
+  }
+
+  // Each callback is called once, whatever the others throw.
+  void finish() {
+    MINIRAY_CHECK(!done && number > 0, number, function);
+    done = true;
+    std::exception_ptr thrown;
+    for (const auto& callback : std::exchange(callbacks, {})) {
+      try {
+        callback();
+      } catch (...) {
+        if (!thrown) thrown = std::current_exception();
+      }
+    }
+    if (thrown) std::rethrow_exception(thrown);
+  }
 };
+
+namespace {
+
+// `arguments_at`: where in the body the arguments are, if there are any.
+std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, CallVerb verb,
+                                        const Value& body, std::optional<std::size_t> arguments_at,
+                                        std::optional<std::size_t> items = {}) {
+  auto call = std::make_shared<PendingCall>(desk, std::move(function), items);
+  call->number = desk->next_number();
+  try {
+    desk->begin(call_message(verb, body, call->number, desk->worker().channel().codec()), call);
+  } catch (const Unsendable& error) {
+    if (!arguments_at) throw;
+    unsendable_argument(call->function, body.at(*arguments_at).list(), error);
+  }
+  return call;
+}
 
 }  // namespace
 
@@ -64,19 +102,18 @@ void wrong_result(const std::string& function, const std::string& wanted, const 
 }
 
 bool CallFutureBase::wait(std::optional<double> timeout_s) const {
-  return call_->done || call_->desk->wait(*call_, Deadline::in_seconds(timeout_s));
+  return call_->done || call_->desk->wait(call_->number, Deadline::in_seconds(timeout_s));
 }
 
 bool CallFutureBase::ready() const {
   if (!call_->done) call_->desk->take_replies();
-  call_->desk->run_due();
   return call_->done;
 }
 
 bool CallFutureBase::cancel() const {
   if (ready()) return false;
-  call_->desk->cancel(*call_);
-  call_->desk->run_due();
+  call_->desk->drop(call_->number);
+  call_->on_failure(std::make_exception_ptr(Cancelled("the call of " + call_->function + " was cancelled")));
   return true;
 }
 
@@ -96,20 +133,24 @@ Value CallFutureBase::take_result() const {
 const std::string& CallFutureBase::function() const { return call_->function; }
 
 void CallFutureBase::notify(std::function<void()> callback) const {
-  call_->desk->add_callback(*call_, std::move(callback));
-  call_->desk->run_due();
+  if (call_->done)
+    callback();
+  else
+    call_->callbacks.push_back(std::move(callback));
 }
 
 Caller::Caller(Worker& worker) : desk_(std::make_shared<CallDesk>(worker)) {}
 Caller::Caller(Caller&&) noexcept = default;
 Caller& Caller::operator=(Caller&& other) noexcept {
   if (this == &other) return *this;
-  if (desk_) desk_->give_up();
+  close();
   desk_ = std::move(other.desk_);
   return *this;
 }
-Caller::~Caller() {
-  if (desk_) desk_->give_up();
+Caller::~Caller() { close(); }
+
+void Caller::close() {
+  if (desk_) desk_->close(std::make_exception_ptr(Cancelled("the Caller that made this call is gone")));
 }
 
 std::shared_ptr<PendingCall> Caller::begin(std::string_view function, List arguments, Value keywords) {
@@ -141,14 +182,12 @@ List Caller::map_values(std::string_view function, List items) {
 }
 
 void Caller::forget(std::string_view name) {
-  auto call = std::make_shared<PendingCall>(desk_, "forget " + std::string(name));
-  desk_->begin(call, CallVerb::forget, Value(name));
-  CallFuture<void>(std::move(call)).get();
+  const Value body(name);
+  CallFuture<void>(begin_call(desk_, "forget " + std::string(name), CallVerb::forget, body, {})).get();
 }
 
 std::size_t Caller::take_replies() {
   desk_->take_replies();
-  desk_->run_due();
   return desk_->under_way();
 }
 
@@ -162,20 +201,14 @@ std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures
   std::ranges::sort(desks);
   desks.erase(std::ranges::unique(desks).begin(), desks.end());
   std::vector<std::size_t> done;
-  for (;;) {
+  while (true) {
     for (const auto& desk : desks) desk->take_replies();
-    for (const auto& desk : desks) desk->run_due();
-    for (std::size_t i = 0; i < futures.size(); ++i) {
+    for (std::size_t i = 0; i < futures.size(); ++i)
       if (futures[i]->call_->done) done.push_back(i);
-    }
     if (!done.empty() || deadline.passed()) return done;
-    std::vector<Channel*> channels;
-    for (const auto& desk : desks) channels.push_back(&desk->worker().channel());
-    const LookForReplies look(channels);
-    // What came between the last look and this one is in the inbox, of which the wait must be told.
-    bool there = false;
-    for (Channel* channel : channels) there = channel->ready() || there;
-    if (!there) (void)wait_any(std::span<Channel* const>(channels), deadline.seconds_left());
+    std::vector<Worker*> workers;
+    for (const auto& desk : desks) workers.push_back(&desk->worker());
+    wait_for_replies(workers, deadline.seconds_left());
   }
 }
 

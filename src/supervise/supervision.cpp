@@ -116,7 +116,7 @@ void Supervision::recover(Worker& worker) {
     pause(*pause_s, options_.on_interrupt);
     (void)attempt(worker);
   }
-  tell(worker);
+  Supervision::tell(worker);
 }
 
 SupervisedWorker::SupervisedWorker(const Start& start, SupervisionOptions options)

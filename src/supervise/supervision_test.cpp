@@ -7,6 +7,7 @@
 #include "miniray/calls.hpp"
 #include "miniray/supervised_worker.hpp"
 #include "tests/local_node.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -155,6 +156,19 @@ TEST_CASE("calls on a supervised worker: those of the dead process fail, the nex
   };
   CHECK_THROWS_AS(noticed_by_the_next(), WorkerRestarted);
   CHECK(caller.call<double>("test_half", 3) == 1.5);
+}
+
+TEST_CASE("calls under way fail with WorkerRestarted, whichever call finds the death") {
+  registry().add("test_die", [] { (void)raise(SIGKILL); });
+  SupervisedWorker worker([] { return Worker(serve_calls); }, {.policy = quick(2)});
+  Caller caller(worker.worker());
+  const auto found_by_recv = caller.call_async<void>("test_die");
+  CHECK_THROWS_AS((void)worker.recv(), WorkerRestarted);
+  CHECK_THROWS_AS(found_by_recv.get(), WorkerRestarted);
+  const auto found_by_ready = caller.call_async<void>("test_die");
+  wait_until("the end of the worker", [&] { return found_by_ready.ready(); });
+  CHECK_THROWS_AS(found_by_ready.get(), WorkerRestarted);
+  CHECK(worker.restarts() == 2);
 }
 
 TEST_CASE("what is done with many workers at once tells of a death, and the next call recovers") {

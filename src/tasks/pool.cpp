@@ -1,6 +1,6 @@
 #include "miniray/pool.hpp"
 
-#include "calls/call_desk.hpp"
+#include "calls/call_failures.hpp"
 #include "tasks/pool_inside.hpp"
 
 namespace miniray {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "calls/call_desk.hpp"
+#include "calls/call_failures.hpp"
 
 namespace miniray {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "calls/call_desk.hpp"
+#include "calls/call_failures.hpp"
 #include "tasks/map_plan.hpp"
 #include "tasks/pool_inside.hpp"
 

@@ -268,10 +268,14 @@ Worker& Worker::operator=(Worker&& other) noexcept {
   Worker ended(std::move(state_));
   state_ = std::move(other.state_);
   recovery_ = std::move(other.recovery_);
+  replacements_ = other.replacements_;
   return *this;
 }
 
-void Worker::adopt(Worker other) { std::swap(state_, other.state_); }
+void Worker::adopt(Worker other) {
+  std::swap(state_, other.state_);
+  ++replacements_;
+}
 
 // The state of a process that was replaced is gone when the recovery throws: nothing may follow that uses it.
 void Worker::end_was_found(Patience patience) {
