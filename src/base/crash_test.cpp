@@ -7,6 +7,7 @@
 
 #include "base/system.hpp"
 #include "tests/child_end.hpp"
+#include "tests/sanitized.hpp"
 
 namespace miniray {
 namespace {
@@ -59,7 +60,7 @@ TEST_CASE("running out of stack leaves a stack, too") {
   CHECK(crash.written.find("C++ stack at SIGSEGV") == 0);
 }
 
-TEST_CASE("who is asked for its stack writes it and goes on") {
+TEST_CASE("a process that is asked for its stack writes it and goes on" * doctest::skip(under_tsan)) {
   const Crash crash = crash_of([] {
     errno = 42;
     raise(stack_signal());

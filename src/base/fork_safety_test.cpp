@@ -8,6 +8,7 @@
 
 #include "base/system.hpp"
 #include "tests/child_end.hpp"
+#include "tests/sanitized.hpp"
 
 namespace miniray {
 namespace {
@@ -44,7 +45,8 @@ TEST_CASE("without threads of GNU OpenMP there is nothing to do after a fork") {
   openmp.run_in_child();
 }
 
-TEST_CASE("a child of a process with threads of GNU OpenMP runs its parallel regions, on one thread") {
+TEST_CASE("a child of a process with threads of GNU OpenMP runs its parallel regions, on one thread" *
+          doctest::skip(under_tsan)) {
   const ChildEnd end = end_of_child([] {
     void* const library = dlopen("libgomp.so.1", RTLD_NOW);
     if (library == nullptr) return 1;

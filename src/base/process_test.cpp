@@ -95,7 +95,8 @@ TEST_CASE("a program is started with the environment and the descriptors that it
   system::set_environment("MINIRAY_TEST_OLD", "old");
   auto [here, there] = system::make_pipe();
   const std::array<int, 1> keep{there.get()};
-  const std::string script = "printf %s,%s \"$MINIRAY_TEST_OLD\" \"$MINIRAY_TEST_NEW\" >&" + std::to_string(keep[0]);
+  const std::string script =
+      "printf %s,%s \"$MINIRAY_TEST_OLD\" \"$MINIRAY_TEST_NEW\" > /proc/self/fd/" + std::to_string(keep[0]);
   ChildProcess child(spawn_process({"sh", "-c", script}, {"MINIRAY_TEST_OLD=replaced", "MINIRAY_TEST_NEW=made"}, keep));
   there.reset();
   CHECK(read_to_end(here.get()) == "replaced,made");

@@ -9,6 +9,7 @@
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "tests/child_end.hpp"
+#include "tests/sanitized.hpp"
 
 namespace miniray {
 namespace {
@@ -30,7 +31,7 @@ std::array<int, 2> sockets() {
 
 }  // namespace
 
-TEST_CASE("the end of a guarded stream kills the process, whatever it computes") {
+TEST_CASE("the end of a guarded stream kills the process, whatever it computes" * doctest::skip(under_tsan)) {
   const ChildEnd end = end_of_child([] {
     const std::array<int, 2> ends = sockets();
     const StreamGuard guard(ends[0], silence_ms_max);
@@ -40,7 +41,8 @@ TEST_CASE("the end of a guarded stream kills the process, whatever it computes")
   CHECK(end.signal == SIGKILL);
 }
 
-TEST_CASE("the end is noticed behind what has not been read, and if it came before the guard") {
+TEST_CASE("the end is noticed behind what has not been read, and if it came before the guard" *
+          doctest::skip(under_tsan)) {
   for (const bool close_first : {true, false}) {
     CAPTURE(close_first);
     const ChildEnd end = end_of_child([close_first] {
@@ -55,7 +57,8 @@ TEST_CASE("the end is noticed behind what has not been read, and if it came befo
   }
 }
 
-TEST_CASE("too long a silence kills the process, and something said from time to time does not") {
+TEST_CASE("too long a silence kills the process, and something said from time to time does not" *
+          doctest::skip(under_tsan)) {
   const ChildEnd silent = end_of_child([] {
     const std::array<int, 2> ends = sockets();
     const StreamGuard guard(ends[0], 20);

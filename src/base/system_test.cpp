@@ -19,6 +19,7 @@
 #include "base/network.hpp"
 #include "miniray/error.hpp"
 #include "tests/child_end.hpp"
+#include "tests/sanitized.hpp"
 
 namespace miniray {
 namespace {
@@ -355,7 +356,7 @@ TEST_CASE("a thread is pinned to those CPUs that it may use, and to none if it m
   CHECK(system::usable_cpu_list() == usable);
 }
 
-TEST_CASE("threads are counted") {
+TEST_CASE("threads are counted" * doctest::skip(under_tsan)) {
   CHECK(end_of_child([] {
           if (system::thread_count() != 1) return 1;
           const auto [told, tells] = system::make_pipe();

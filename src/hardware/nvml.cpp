@@ -101,11 +101,8 @@ int numa_node_of(const Nvml& nvml, Device device, const std::string& pci_address
   return text.empty() ? -1 : std::atoi(text.c_str());
 }
 
-}  // namespace
-
-GpuSurvey survey_gpus() {
-  const char* path = std::getenv("MINIRAY_NVML_LIBRARY");
-  const Nvml nvml(path != nullptr ? path : "libnvidia-ml.so.1");
+GpuSurvey ask(const char* library) {
+  const Nvml nvml(library);
   GpuSurvey survey;
   unsigned count = 0;
   if (!nvml.usable()) {
@@ -131,6 +128,15 @@ GpuSurvey survey_gpus() {
   }
   if (survey.gpus.empty()) survey.note = "the NVIDIA driver is there, and no GPU";
   return survey;
+}
+
+}  // namespace
+
+// The driver is asked once in a process: each nvmlInit() that nvmlShutdown() follows leaves an eventfd open.
+GpuSurvey survey_gpus() {
+  if (const char* path = std::getenv("MINIRAY_NVML_LIBRARY")) return ask(path);
+  static const GpuSurvey found = ask("libnvidia-ml.so.1");
+  return found;
 }
 
 }  // namespace miniray
