@@ -10,9 +10,9 @@ inline constexpr bool under_tsan = false;
 #endif
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool allocation_is_replaced = true;  // memory that cannot be had ends the process
+inline constexpr bool sanitized = true;  // it ends a process that can get no memory, and needs descriptors of its own
 #else
-inline constexpr bool allocation_is_replaced = false;
+inline constexpr bool sanitized = false;
 #endif
 
 }  // namespace miniray

@@ -109,7 +109,7 @@ TEST_CASE("descriptors travel with the bytes, and arrive as owned ones") {
   CHECK(system::read_some(read_end.get(), room).bytes == 1);
 }
 
-TEST_CASE("a descriptor for which the process has no room is an error with the remedy") {
+TEST_CASE("a descriptor for which the process has no room is an error with the remedy" * doctest::skip(sanitized)) {
   const ChildEnd end = end_of_child([] {
     auto [here, there] = system::socket_pair();
     const std::array<int, 1> sent{here.get()};

@@ -379,7 +379,7 @@ TEST_CASE("a cluster's nodes must have a function that answers calls") {
   CHECK_THROWS_WITH_AS(Pool(cluster, options), doctest::Contains("has no work function \"nothing\""), ClusterError);
 }
 
-TEST_CASE("a task that wants more memory than it may have" * doctest::skip(allocation_is_replaced)) {
+TEST_CASE("a task that wants more memory than it may have" * doctest::skip(sanitized)) {
   Pool pool(1);
   const auto limited = pool.with({.memory_bytes = 64 << 20});
   CHECK(limited.submit<std::int64_t>("test_allocate", 16 << 20).get() == 16 << 20);
