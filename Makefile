@@ -1,30 +1,30 @@
-# Every target sets up what it needs: Debian packages, .venv, the build. Nothing is built twice: the library, the tests
-# and the Python package share build/release.
+# Every target installs what it needs: Debian packages, the virtual environment .venv, the build. The library, the tests
+# and the Python package share build/release, so nothing is built twice.
 #
-#   make          the library, the miniray command, and the Python package in .venv
-#   make demo     programs that a model wrote, verified on all cores, with a death on the way; then on two servers
-#   make test     every test
-#   make check    every test, lint, and each fuzzer for 5 s: what CI runs
-#   make docs     the pages of docs/ and a reference of Python and C++, as a site in build/docs/site
-#   make bench    MiniRay beside its yardsticks, into bench/results/
-#   make bench-peers  MiniRay side by side with Ray, Dask, MPI and others, into docs/benchmarks.md (PEERS_OPTIONS)
-#   make lint     formatters, linters and type checker
-#   make analyze  clang's static analyzer, which takes long
-#   make format   let the formatters rewrite the code
-#   make sanitize the C++ tests under ASan with UBSan, then under TSan
-#   make chaos    a pool over three hosts, two minutes of deaths and cuts (CHAOS_SEED)
-#   make fuzz     fuzz the decoders for FUZZ_SECONDS each (default 300)
-#   make wheels   a wheel for each CPython 3.10 to 3.13 that is installed, each tested
-#   make clean    remove what was built; `make distclean` removes .venv too
+#   make          builds the library, the miniray command, and the Python package in .venv
+#   make demo     verifies programs that a model wrote, on all cores and then on two servers
+#   make test     runs every test
+#   make check    runs every test, lint, and each fuzzer for 5 s, as CI does
+#   make docs     builds a site of the pages in docs/ and a reference of Python and C++, in build/docs/site
+#   make bench    compares MiniRay with yardsticks, and writes bench/results/
+#   make bench-peers  compares MiniRay with Ray, Dask, MPI and others, and writes docs/benchmarks.md (PEERS_OPTIONS)
+#   make lint     runs formatters, linters and the type checker
+#   make analyze  runs clang's static analyzer, which takes long
+#   make format   lets the formatters rewrite the code
+#   make sanitize runs the C++ tests under ASan with UBSan, then under TSan
+#   make chaos    runs a pool on three hosts through two minutes of deaths and network cuts (CHAOS_SEED)
+#   make fuzz     fuzzes each decoder for FUZZ_SECONDS (default 300)
+#   make wheels   builds and tests a wheel for each installed CPython from 3.10 to 3.13
+#   make clean    removes what was built; `make distclean` also removes .venv
 
-MAKEFLAGS += --no-builtin-rules  # which would link units of several sources as programs
+MAKEFLAGS += --no-builtin-rules  # they would link the units of the unity build as programs
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 CHAOS_SEED ?= 1
 PEERS_OPTIONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# The interpreter of .venv is found by path, so tools that look for "python" find it first.
+# Tools that look for "python" on the PATH find the interpreter of .venv first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CLANG := clang++-19
 export CTEST_OUTPUT_ON_FAILURE := 1
@@ -32,7 +32,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 sources := $(shell find include src python cmake -type f ! -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 cpp := $(shell find include src python tests examples bench -name '*.hpp' -o -name '*.cpp')
 headers := $(filter %.hpp,$(cpp))
-# Not the tests, whose own failures are found by running them, nor what needs headers that few machines have.
+# clang-tidy skips tests, whose mistakes show when they run, and sources whose headers few machines have.
 skip_tidy := %/nccl_allreduce.cpp $(CURDIR)/python/% $(CURDIR)/tests/% $(CURDIR)/build/release/python/% \
     $(CURDIR)/build/release/tests/% $(CURDIR)/$(VENV)/%
 
@@ -41,7 +41,7 @@ skip_tidy := %/nccl_allreduce.cpp $(CURDIR)/python/% $(CURDIR)/tests/% $(CURDIR)
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
-# To build takes few packages; to test and to lint takes many, and a while.
+# Building needs few packages. Testing and linting need many, and take a while to install.
 build/build-packages.done: tools/debian-build-packages.txt tools/install_debian_packages.sh
 	@mkdir -p build
 	@tools/install_debian_packages.sh $<
@@ -68,7 +68,7 @@ build/release/build.ninja: $(VENV)/build.done
 library: build/release/build.ninja build/packages.done
 	@cmake --build build/release
 
-# pip finds the extension module built, and makes a wheel of it.
+# The extension module is already built; pip only makes a wheel of it.
 build/package.done: $(sources) build/release/build.ninja
 	@echo "Building the Python package"
 	@cmake --build build/release --target _core_stub
@@ -88,13 +88,13 @@ check: test lint test-fuzz
 test-cpp: library
 	@ctest --test-dir build/release --output-on-failure -j 2
 
-# CPython's own tests of executors; without them that test is skipped.
+# CPython's own tests of executors. Without this package, the test that uses them is skipped.
 build/test-packages.done: tools/test-debian-packages.txt build/packages.done
 	@tools/install_debian_packages.sh tools/test-debian-packages.txt || echo "Going on without them"
 	@touch $@
 
 test-python: library package $(VENV)/done build/test-packages.done
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --nothing-is-missing  # many of them wait
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --nothing-is-missing  # four at a time: many tests wait
 
 test-fuzz: build/packages.done
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=5
@@ -117,7 +117,7 @@ fuzz: build/packages.done
 	@tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
 # --- Documentation ----------------------------------------------------------------------------------------------------
-# What the site needs and the tests do not is installed when it is first asked for. A warning is an error.
+# The tools for the site are installed when it is first built. Warnings are errors.
 build/docs-tools.done: tools/docs-debian-packages.txt tools/docs-requirements.txt $(VENV)/build.done
 	@tools/install_debian_packages.sh tools/docs-debian-packages.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/docs-requirements.txt
@@ -135,7 +135,8 @@ bench: library package $(VENV)/done
 	@$(BIN)/python bench/training_bench.py
 	@$(BIN)/python bench/pool_bench.py
 
-# The peers have a virtual environment of their own. One that cannot be installed is told so, and the run goes on.
+# The peers have a virtual environment of their own. If a peer cannot be installed, a message says so, and the others
+# are measured.
 build/peers.done: tools/peers-debian-packages.txt build/package.done bench/peers/install.py $(wildcard bench/peers/*_peer.py)
 	@echo "Installing the peers into build/peers-venv"
 	@tools/install_debian_packages.sh tools/peers-debian-packages.txt || echo "Going on without them"
@@ -151,7 +152,7 @@ wheels: $(VENV)/done
 	@$(BIN)/python tools/build_wheels.py
 
 # --- Lint -------------------------------------------------------------------------------------------------------------
-# clang-tidy reads what is compiled: several sources at a time, which takes it a sixth of the time.
+# clang-tidy reads the units of the unity build, which takes a sixth of the time.
 units = $(filter-out $(skip_tidy),$(shell sed -n 's/^ *"file": "\(.*\)".*/\1/p' build/release/compile_commands.json 2>/dev/null))
 done_of = $(patsubst $(CURDIR)/%,build/$(1)/%.done,$(units))
 sources_of = $(shell sed -n 's/^\#include "\(.*\)".*/\1/p' $(1))

@@ -1,9 +1,9 @@
-"""Measures clusters beside their yardsticks, on real ssh hosts, and writes the table to bench/results/cluster.md.
+"""Compares clusters with simpler programs, on real ssh hosts, and writes the table to bench/results/cluster.md.
 
     python bench/cluster_bench.py [--rounds 7] [--quick]
 
-The hosts are network namespaces of this machine with an sshd each (tests/testbed.py), so it needs root. The two sides
-of a row run by turns; medians are compared.
+The hosts are network namespaces of this machine, each with an sshd (tests/testbed.py), so this needs root. The two
+sides of a row take turns, and their medians are compared.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ def verdict(met: bool) -> str:
 
 
 def print_table(name: str, title: str, remark: str, rows: Callable[[Path, int, bool], list[Callable[[], str]]]) -> None:
-    """Parses the command line, measures row by row, and writes bench/results/NAME.md unless it was --quick."""
+    """Parses the command line, measures each row, and writes bench/results/NAME.md unless --quick was given."""
     parser = argparse.ArgumentParser(description=f"{title}, on real ssh hosts.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="one small round; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="measure one small round and write nothing")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
     missing = Testbed.available()
@@ -193,8 +193,9 @@ def print_table(name: str, title: str, remark: str, rows: Callable[[Path, int, b
     lines = [
         f"# {title}",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}. Hosts are network namespaces with an sshd each. {remark}Medians of "
-        f"{rounds} rounds, the two sides by turns. Made by `make bench`.",
+        f"Measured on {time.strftime('%Y-%m-%d')} with {machine()}. Hosts are network namespaces, each with an sshd. "
+        f"{remark}The figures are medians of {rounds} rounds, in which the two sides take turns. `make bench` makes "
+        "this page.",
         "",
         *HEAD,
     ]
@@ -221,4 +222,4 @@ def cluster_rows(folder: Path, rounds: int, quick: bool) -> list[Callable[[], st
 
 
 if __name__ == "__main__":
-    print_table("cluster", "Clusters beside their yardsticks", "", cluster_rows)
+    print_table("cluster", "Clusters compared with yardsticks", "", cluster_rows)

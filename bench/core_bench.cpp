@@ -50,7 +50,7 @@ double worker_round_trip(std::size_t count, std::optional<int> spin_us) {
   });
 }
 
-// A worker server, as on another machine.
+// Runs a worker server, as it would run on another machine.
 double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
   Worker server([](Handle& handle) {
     miniray::WorkerServer serving("127.0.0.1", 0, echo);

@@ -1,9 +1,9 @@
-"""Measures MiniRay side by side with its peers; writes bench/results/peers.json, and docs/benchmarks.md from it.
+"""Compares MiniRay with its peers, and writes bench/results/peers.json and docs/benchmarks.md.
 
     python bench/peers_bench.py [--quick] [--only WORD] [--rounds N] [--peers a,b] [--python PATH] [--output FILE]
 
-Every figure comes from a turn: a process of the peers' own interpreter, in which one peer does one job and is stopped.
-Within a job the peers have their turns one after the other, then the next round begins; medians are compared.
+Every figure comes from a turn: a process of the peers' own interpreter, in which one peer does one job and is then
+stopped. In each round of a job, every peer has one turn. The medians of the rounds are compared.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from testbed import HUB_ADDRESS, Testbed  # noqa: E402
 VENV_PYTHON = ROOT / "build/peers-venv/bin/python"
 RESULTS = ROOT / "bench/results/peers.json"
 TURN_LIMIT_S = 120.0
-JOB_LIMIT_S = 20.0  # a peer that took longer for its turns of a job has no further rounds of it
-MANY_WORKERS = 50  # from here on, a system is not tried that would need too much
-MEMORY_SHARE_MAX = 0.6  # of what is available, for systems that grow
+JOB_LIMIT_S = 20.0  # if the turns of a peer took longer, it gets no more rounds of this job
+MANY_WORKERS = 50  # from this number on, a system that would need too much is not started
+MEMORY_SHARE_MAX = 0.6  # the share of the available memory that a growing system may use
 NETWORK = "10.77.0.0/24"
 Peers = dict[str, type[Peer]]
 
 
 class Results:
-    """By row and peer, the figures of all rounds, or the reason why there are none."""
+    """For each row and peer, the figures of all rounds, or the reason why there are none."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = {}
@@ -64,7 +64,7 @@ class Results:
         for row in [*self.values, *(row for row in self.reasons if row not in self.values)]:
             rows[row] = {name: {"why": why} for name, why in self.reasons.get(row, {}).items()}
             for name, values in self.values.get(row, {}).items():
-                if name not in self.reasons.get(row, {}):  # one round that failed is told, not hidden
+                if name not in self.reasons.get(row, {}):  # if one round failed, the failure is shown
                     rows[row][name] = {"median": statistics.median(values), "rounds": values}
         return rows
 
@@ -92,7 +92,7 @@ class Bench:
                             used_s[name] += self._take_turn(job, name, number)
 
     def _take_turn(self, job: Job, name: str, number: int) -> float:
-        """How long it took, in seconds."""
+        """Returns how long it took, in seconds."""
         start = time.monotonic()
         try:
             answer = self._missing(job, name) or self._too_much(job, name) or self._answer(job, name)
@@ -135,7 +135,7 @@ class Bench:
         return answer
 
     def _too_much(self, job: Job, name: str) -> Answer | None:
-        """A system that would need more time or memory than there is, judged by the one before it, is left out."""
+        """Leaves out a system that would need too much time or memory, as the smaller system before it shows."""
         values = self.results.values
         known = [n for n in self.sizes["workers"] if name in values.get(f"workers_{n}", {})]
         if job.work != "actor_system" or job.workers < MANY_WORKERS or not known:
@@ -150,7 +150,7 @@ class Bench:
 
     @contextmanager
     def _place(self, job: Job) -> Iterator[None]:
-        """Here, or for jobs with other machines in the hub of a testbed, from where ssh reaches them."""
+        """Jobs on other machines run in the hub of a testbed, from where ssh reaches them; other jobs run here."""
         if job.work != "nodes":
             yield
             return
@@ -209,20 +209,20 @@ def look_at_installed(python: str) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and one round; docs/ is left as it is")
-    parser.add_argument("--only", default="", help="only jobs that contain this word; docs/ is left as it is")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and one round; does not change docs/")
+    parser.add_argument("--only", default="", help="only jobs that contain this word; does not change docs/")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", default="", help="only these, separated by commas; docs/ is left as it is")
+    parser.add_argument("--peers", default="", help="only these peers, separated by commas; does not change docs/")
     parser.add_argument("--python", default=str(VENV_PYTHON if VENV_PYTHON.exists() else sys.executable))
-    parser.add_argument("--output", type=Path, help="write the figures here, and the document beside it")
+    parser.add_argument("--output", type=Path, help="write the figures to this file, and the document beside it")
     options = parser.parse_args()
-    options.python = os.path.abspath(options.python)  # not resolved: a virtual environment is known by its link
+    options.python = os.path.abspath(options.python)  # links are kept: Python finds its virtual environment by the link
     found = find_peers()
     wanted = options.peers.split(",") if options.peers else list(found)
     unknown = set(wanted) - found.keys()
     if unknown:
         parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the turn is ended, too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the turn is ended too
     start = time.monotonic()
     bench = Bench(options, {name: found[name] for name in found if name in wanted}, look_at_installed(options.python))
     bench.run()

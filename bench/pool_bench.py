@@ -1,9 +1,9 @@
-"""Measures calls and pools beside their yardsticks and the standard library's, and writes bench/results/pool.md.
+"""Compares calls and pools with yardsticks and with the standard library, and writes bench/results/pool.md.
 
     python bench/pool_bench.py [--rounds 5] [--quick] [--only WORD]
 
-Each side lives in a process of its own, and they run by turns; medians are compared. Tasks are busy loops, as long as
-the CPU time that was measured says: where the machine has less to give, its yardstick says so too.
+Each side has a process of its own. The sides take turns, and their medians are compared. Tasks are busy loops of a
+measured CPU time, so a slower machine slows the yardstick down too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def wait_for_writer(pipe: str) -> None:
     os.close(os.open(pipe, os.O_RDONLY))
 
 
-# --- Sides: each is a worker, which is asked to do something and answers how long it took ----------------------------
+# --- Sides: each is a worker that does what it is told, and answers how long it took ---------------------------------
 class OurPool:
     def __init__(self) -> None:
         self.pool = Pool(CORES)
@@ -59,7 +59,7 @@ class OurPool:
         return list(self.pool.map(task, arguments))
 
     def queue(self, count: int) -> tuple[float, float]:
-        """A task's cost in seconds when so many wait at once, and by how many bytes this process grew for them."""
+        """The cost of a task in seconds if `count` tasks wait, and by how many bytes this process grew for them."""
         with tempfile.TemporaryDirectory() as folder:
             gate = os.path.join(folder, "gate")
             os.mkfifo(gate)
@@ -118,7 +118,7 @@ def side(handle: Any) -> None:
 
 
 class Sides:
-    """Made by a process that has no threads, so that all may fork."""
+    """Made by a process that has no threads, so that every side may fork."""
 
     def __init__(self, *names: str) -> None:
         self.workers = {name: Worker(side) for name in names}
@@ -137,8 +137,8 @@ class Sides:
 
 
 def forked_loops(count: int, loops: int) -> tuple[float, float]:
-    """The ideal: as many processes as cores, each of which does its share in a loop. How long it took, and how much CPU
-    time."""
+    """The ideal: one process for each core, each of which does its share in a loop. Returns the time that it took,
+    and the CPU time."""
     go_read, go_write = os.pipe()
     done_read, done_write = os.pipe()
     children = []
@@ -166,7 +166,7 @@ def forked_loops(count: int, loops: int) -> tuple[float, float]:
 
 
 def sum_of_all(descriptor: int) -> float:
-    """Of what each child says; a pipe keeps together what is so short."""
+    """The sum of what the children write. A write to a pipe is atomic if it is this short."""
     said = b""
     while len(said) < 8 * CORES:
         said += os.read(descriptor, 8 * CORES - len(said))
@@ -279,7 +279,7 @@ def duel_row(sides: Sides, rounds: int, task_us: int, large: bool, through: str,
         sides.ask(name, count=min(count, 2 * CORES), **order)
     for number in range(rounds):
         names = list(took)
-        for name in names[number % 3 :] + names[: number % 3]:  # nobody is always first
+        for name in names[number % 3 :] + names[: number % 3]:  # the sides take turns to be first
             took[name].append(sides.ask(name, count=count, **order) / count)
     ours, executor, pool = took.values()
     faster = [statistics.median(b / a for a, b in zip(ours, them, strict=True)) for them in (executor, pool)]
@@ -291,7 +291,7 @@ def duel_row(sides: Sides, rounds: int, task_us: int, large: bool, through: str,
 
 
 def duel_count(task_us: int, large: bool) -> int:
-    """So many that a round takes a few tenths of a second."""
+    """How many tasks take a few tenths of a second."""
     fewest = 60 if large else 40 * CORES
     return max(fewest, min(2000 if not large else fewest, 150_000 * CORES // max(task_us, 1)))
 
@@ -308,7 +308,7 @@ def spread(times: list[float], yardstick: float) -> str:
 
 # --- Tables -----------------------------------------------------------------------------------------------------------
 class Table:
-    """Prints what it is told, and keeps it."""
+    """Prints lines, and keeps them for the file."""
 
     def __init__(self, only: str) -> None:
         self.lines: list[str] = []
@@ -355,18 +355,19 @@ def duels(table: Table, rounds: int, quick: bool, rate: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one small round; nothing is written")
-    parser.add_argument("--only", default="", help="calls, busy, queue or duel; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="measure one small round and write nothing")
+    parser.add_argument("--only", default="", help="measure only calls, busy, queue or duel, and write nothing")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
     rate = loops_per_us()
     table = Table(options.only)
     table.say(
-        "# Calls and pools beside their yardsticks",
+        "# Calls and pools compared with yardsticks",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}. Medians of {rounds} rounds, the sides by turns; in brackets, the "
-        "best and the worst round. Busy is the CPU time of the tasks, as processes took it that did nothing else, in "
-        "all cores' time that passed; it is judged beside theirs. Made by `make bench`.",
+        f"Measured on {time.strftime('%Y-%m-%d')} with {machine()}. The figures are medians of {rounds} rounds, in "
+        "which the sides take turns; the best and the worst round are in brackets. Busy is the share of all cores' "
+        "time that went into the tasks; it is compared with that of forked processes that only run the tasks. `make "
+        "bench` makes this page.",
         "",
         "| what | MiniRay | yardstick | result | budget | met |",
         "|---|---|---|---|---|---|",
@@ -375,11 +376,11 @@ def main() -> None:
     if table.wants("duel"):
         table.say(
             "",
-            f"Beside the standard library's pools, each with {CORES} processes and its own default `chunksize`: time "
-            "for each task, and how many times as fast MiniRay is.",
+            f"Pools of the standard library, each with {CORES} processes and its own default `chunksize`: the time for "
+            "each task, and how many times faster MiniRay is.",
             "",
             "| task | argument | through | MiniRay | `ProcessPoolExecutor` | `multiprocessing.Pool` "
-            "(`apply_async`, `map`) | faster than the one | than the other | met |",
+            "(`apply_async`, `map`) | faster than the first | faster than the second | met |",
             "|---|---|---|---|---|---|---|---|---|",
         )
         duels(table, rounds, options.quick, rate)

@@ -70,7 +70,7 @@ def million_floats() -> list[float]:
 
 
 def json_lines(count: int) -> float:
-    """The way that the first MiniRay sent messages: a line of JSON each way."""
+    """How the first version of MiniRay sent messages: one line of JSON in each direction."""
     here, there = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -132,7 +132,7 @@ def wait_any_of(workers: int) -> Callable[[int], float]:
         def once() -> None:
             nonlocal number
             number += 1
-            chosen = everyone[number % 4 * (workers // 4)]  # the same four, whose memory is in the cache
+            chosen = everyone[number % 4 * (workers // 4)]  # always the same four, so their memory is in the cache
             chosen.send(number)
             (ready,) = miniray.wait_any(everyone)
             ready.recv()

@@ -1,9 +1,9 @@
-"""Measures MiniRay beside its yardsticks and writes the table to bench/results/.
+"""Compares MiniRay with yardsticks, and writes the table to bench/results/.
 
     python bench/run.py [--rounds 7] [--quick] [--only WORD]
 
-Each row's two sides run by turns, each in a process of its own; medians are compared. A ratio is stable where a time is
-not, so the budgets are ratios.
+The two sides of a row take turns, each in a process of its own, and their medians are compared. The budgets are ratios,
+because a ratio is more stable than a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _number(command: list[str]) -> float:
 
 
 def interpreter(code: str) -> Measure:
-    """How long a fresh interpreter takes for one line, in nanoseconds; the best of five."""
+    """How long a fresh interpreter takes to run one line, in nanoseconds: the best of five runs."""
 
     def run() -> float:
         times = []
@@ -186,18 +186,17 @@ def machine() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--quick", action="store_true", help="tiny counts, to see that everything runs; nothing is written"
-    )
-    parser.add_argument("--only", default="", help="only rows that contain this word; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="check that everything runs, and write nothing")
+    parser.add_argument("--only", default="", help="measure only rows that contain this word, and write nothing")
     options = parser.parse_args()
     if options.quick:
         options.rounds = 1
     lines = [
-        "# MiniRay beside its yardsticks",
+        "# MiniRay compared with yardsticks",
         "",
-        f"{time.strftime('%Y-%m-%d')}, {machine()}. Medians of {options.rounds} rounds, the two sides by turns; in "
-        "brackets, the ratios of the best and the worst round. Made by `make bench`.",
+        f"Measured on {time.strftime('%Y-%m-%d')} with {machine()}. The figures are medians of {options.rounds} "
+        "rounds, in which the two sides take turns; the ratios of the best and the worst round are in brackets. "
+        "`make bench` makes this page.",
         "",
         "| what | MiniRay | yardstick | ratio | budget | met |",
         "|---|---|---|---|---|---|",

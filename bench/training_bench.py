@@ -1,9 +1,9 @@
-"""Measures training groups beside torchrun, on real ssh hosts, and writes the table to bench/results/training.md.
+"""Compares training groups with torchrun, on real ssh hosts, and writes the table to bench/results/training.md.
 
     python bench/training_bench.py [--rounds 7] [--quick]
 
-The hosts are network namespaces of this machine with an sshd each (tests/testbed.py), so it needs root. The two sides
-of a row run by turns; medians are compared.
+The hosts are network namespaces of this machine, each with an sshd (tests/testbed.py), so this needs root. The two
+sides of a row take turns, and their medians are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed import Testbed  # noqa: E402
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--master-port", "29600"]
 
-# The same script for torchrun and for MiniRay: four ranks, one all-reduce.
+# torchrun and MiniRay run the same script: four ranks, one all-reduce.
 START = """
 import os, sys, time
 import torch
@@ -54,7 +54,7 @@ elif __name__ == "__main__":
         print(time.perf_counter() - start)
 """
 
-# The same step, driven by messages and by torchrun's own loop.
+# The same step is driven by messages, and by torchrun's own loop.
 STEP = """
 import os, sys, time
 import torch
@@ -143,7 +143,7 @@ def work(handle):
     dist.init_process_group("gloo")
     handle.send({"status": "ready"})
     handle.recv()
-    while True:  # a step that does not end while all live
+    while True:  # this step does not end while all ranks live
         dist.all_reduce(torch.ones(1 << 20))
 
 if __name__ == "__main__":
@@ -165,7 +165,7 @@ if __name__ == "__main__":
 
 
 def numbers(testbed: Testbed, *command: str | Path) -> list[float]:
-    """Those of the last line that it printed; torch has said this and that before."""
+    """The numbers of the last line that it printed. torch may print other lines before."""
     done = testbed.run(*command, timeout=120)
     if done.returncode != 0:
         sys.exit(done.stdout + done.stderr)
@@ -242,5 +242,5 @@ def training_rows(folder: Path, rounds: int, quick: bool) -> list[Callable[[], s
 
 
 if __name__ == "__main__":
-    remark = "Gloo on CPUs; ten times as many rounds of steps. "
-    print_table("training", "Training groups beside torchrun", remark, training_rows)
+    remark = "Ranks use Gloo on CPUs. The row about a step has ten times as many rounds. "
+    print_table("training", "Training groups compared with torchrun", remark, training_rows)

@@ -1,4 +1,4 @@
-// The raw system calls that MiniRay is measured against: blocking sockets, fork, nothing else.
+// The yardsticks of MiniRay: raw system calls, with blocking sockets, fork and nothing else.
 #pragma once
 
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ inline bool read_all(int fd, char* data, std::size_t size) {
   return true;
 }
 
-/// A forked process that sends every message of so many bytes back.
+/// A forked process that sends every message of `bytes` bytes back.
 class RawEcho {
  public:
   RawEcho(Ends ends, std::size_t bytes) : fd_(ends.first), buffer_(bytes, 'x') {
@@ -69,7 +69,7 @@ class RawEcho {
   std::vector<char> buffer_;
 };
 
-/// A forked process that reads as fast as it can, and says when it has read so much.
+/// A forked process that reads as fast as it can, and answers each time it has read a fixed number of bytes.
 class RawSink {
  public:
   explicit RawSink(std::size_t messages, std::size_t bytes) : message_(bytes, 'x') {
@@ -109,7 +109,7 @@ class RawSink {
   std::vector<char> message_;
 };
 
-/// A child started with nothing but fork and a socket pair, and its first answer.
+/// Starts a child with only fork and a socket pair, and waits for its first answer.
 inline void bare_start() {
   const Ends ends = unix_ends();
   const pid_t child = fork();

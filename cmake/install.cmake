@@ -1,4 +1,4 @@
-# `cmake --install` gives a library that another project finds with find_package(miniray).
+# After `cmake --install`, another project finds the library with find_package(miniray).
 include(CMakePackageConfigHelpers)
 install(TARGETS miniray EXPORT miniray-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(DIRECTORY include/miniray ${PROJECT_BINARY_DIR}/include/miniray DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

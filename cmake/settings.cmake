@@ -1,4 +1,4 @@
-# How everything is compiled.
+# The compiler settings of all targets.
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -12,14 +12,14 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-# Several sources are compiled as one (a "unity build"): that takes less than half of the time, and the code is smaller.
-# Turn it off while you edit one file all day.
+# Several sources are compiled as one (a "unity build"). This takes less than half of the time and makes smaller code.
+# Turn it off while you edit one file for long.
 option(MINIRAY_UNITY "Compile several sources at a time" ON)
 set(CMAKE_UNITY_BUILD ${MINIRAY_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
-# Adds sources to a target that a release builds to be small. CMake leaves sources with options of their own out of its
-# units, so these get a unit here.
+# Adds sources that a release build optimises for size. CMake does not put sources with options of their own into its
+# units, so this function makes a unit for them.
 function(miniray_add_small_sources target)
   set(sources ${ARGN})
   if(MINIRAY_UNITY AND sources)
@@ -34,16 +34,16 @@ function(miniray_add_small_sources target)
   endif()
 endfunction()
 
-# A check that fails names a file by its path in the source folder, wherever that was when it was built.
+# A failed check prints the path of a file within the source folder, wherever that folder was during the build.
 add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 
-# So that a program takes of the library what it uses.
+# These options let the linker drop functions that a program does not use.
 add_compile_options(-ffunction-sections -fdata-sections)
 
 add_library(miniray_settings INTERFACE)
 target_compile_options(miniray_settings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
+  # GCC 12 warns of overlaps in std::string's operator+ that do not exist (GCC bug 105651).
   target_compile_options(miniray_settings INTERFACE -Wno-restrict)
 endif()
 if(MINIRAY_SANITIZE)
@@ -51,12 +51,12 @@ if(MINIRAY_SANITIZE)
   add_link_options(-fsanitize=${MINIRAY_SANITIZE})
 endif()
 
-# Header-only, and used by the implementation alone: no installed header includes them.
+# These are header-only. Only the implementation uses them; no installed header includes them.
 find_package(nlohmann_json 3.11 REQUIRED)
 find_path(MSGPACK_INCLUDE msgpack.hpp REQUIRED)
 
-# HMAC and SHA-256, linked into what is built.
+# HMAC and SHA-256. The library is linked statically.
 find_path(BEARSSL_INCLUDE bearssl.h REQUIRED)
 find_library(BEARSSL_LIBRARY libbearssl.a REQUIRED)
-# Its types alone; the library itself is loaded where a program asks for the machine's CPUs.
+# Only the types of hwloc are needed here. The library is loaded when a program asks for the CPUs of the machine.
 find_path(HWLOC_INCLUDE hwloc.h REQUIRED)

@@ -1,4 +1,4 @@
-// Functions and objects of a worker, called by name; many calls at once, on several workers.
+// Calls functions and objects of workers by name, with many calls at once on several workers.
 //   calls [numbers] [workers]
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     return EXIT_FAILURE;
   }
 
-  // Before the workers start, which have what their program has.
+  // Register before the workers start: they have what this program has at that time.
   miniray::registry().add("square", square);
   miniray::registry().add_class<Total, double>("Total").method("add", &Total::add).method("value", &Total::value);
 
@@ -39,14 +39,14 @@ int main(int argc, char** argv) {
   std::vector<miniray::Caller> callers;
   for (miniray::Worker& worker : workers) callers.emplace_back(worker);
 
-  // All calls are under way before the first result is asked for.
+  // Start all calls before waiting for the first result.
   std::vector<miniray::CallFuture<double>> squares;
   for (int i = 0; i < numbers; ++i)
     squares.push_back(callers[static_cast<std::size_t>(i % count)].call_async<double>("square", i));
   double sum = 0;
   for (const auto& future : squares) sum += future.get();
 
-  // An object that stays in its worker.
+  // Create an object that lives in its worker.
   miniray::Caller& first = callers.front();
   first.create("total", "Total", 0.0);
   for (int i = 0; i < numbers; ++i) first.call<void>("total.add", square(i));

@@ -1,4 +1,4 @@
-"""Functions and objects of a worker, called by name; many calls at once, on several workers.
+"""Call functions and objects of workers by name, with many calls at once on several workers.
 
 python examples/calls.py [--numbers 1000] [--workers 4]
 """
@@ -27,21 +27,21 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args()
 
-    # 1. Start workers, and tell them what they will be asked for
+    # 1. Start workers, and register the function that they will call
     workers = [Worker() for _ in range(options.workers)]
     for worker in workers:
         worker.register(square)
 
-    # 2. All calls are under way before the first result is asked for
+    # 2. Start all calls before waiting for the first result
     futures = [workers[n % len(workers)].call_async("square", n) for n in range(options.numbers)]
     at_once = sum(future.result() for future in as_completed(futures))
 
-    # 3. An object that stays in its worker
+    # 3. Create an object that lives in its worker
     total = workers[0].create("total", Total, 0)
     for number in range(options.numbers):
         one_by_one = total.add(square(number))
 
-    # 4. What is raised there is raised here; its cause tells where
+    # 4. An exception of the worker is raised here too; its cause has the worker's traceback
     try:
         workers[0].call_remote("square", "three")
     except TypeError as error:

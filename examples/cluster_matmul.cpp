@@ -1,7 +1,7 @@
-// Multiply pairs of matrices on several machines. The same as cluster_matmul.py, in C++: the program is copied to the
-// nodes by itself, and nothing has to be installed there.
+// Multiplies pairs of matrices on several machines, like cluster_matmul.py. MiniRay copies this program to the nodes,
+// so nothing has to be installed there.
 //   cluster_matmul [pairs] [size] [workers on each node] [node ...]
-// Without nodes, two servers on this machine take their place.
+// Without nodes, it starts two servers on this machine.
 #include <cstdio>
 #include <cstdlib>
 #include <miniray/miniray.hpp>
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   if (hosts.empty()) hosts = {"localhost", "localhost"};
   std::vector<miniray::NodeConfig> nodes;
   for (const std::string& host : hosts)
-    nodes.push_back({.host = host, .num_workers = workers, .base_port = 0});  // 0: any port that is free
+    nodes.push_back({.host = host, .num_workers = workers, .base_port = 0});  // 0: any free port
   try {
     return run(static_cast<std::size_t>(pairs), static_cast<std::size_t>(size), std::move(nodes));
   } catch (const miniray::Error& error) {

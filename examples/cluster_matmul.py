@@ -2,8 +2,8 @@
 
     python examples/cluster_matmul.py node1 node2 [--pairs 64] [--size 500] [--workers 4] [--tunnel]
 
-The nodes are what you would give ssh; without any, two servers on this machine take their place. They need Python,
-numpy and MiniRay; this script goes along.
+A node is a host name that ssh knows; without nodes, the script starts two servers on this machine. Nodes need Python,
+numpy and MiniRay; MiniRay copies this script.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from miniray import Cluster, NodeConfig
 
 # 1. Define work function
 def matrix_worker(handle):
-    """Worker that multiplies matrices."""
+    """A worker that multiplies matrices."""
     while True:
         msg = handle.recv()
 
@@ -31,11 +31,11 @@ def main():
     parser.add_argument("nodes", nargs="*", default=["localhost", "localhost"])
     parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--size", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=4, help="on each node")
-    parser.add_argument("--tunnel", action="store_true", help="everything inside the ssh connections")
+    parser.add_argument("--workers", type=int, default=4, help="workers on each node")
+    parser.add_argument("--tunnel", action="store_true", help="send everything through ssh")
     options = parser.parse_args()
 
-    # 2. Launch cluster (ssh, then TCP). Port 0: any that is free.
+    # 2. Launch the cluster (ssh, then TCP). Port 0 means any free port.
     nodes = [NodeConfig(host, num_workers=options.workers, base_port=0) for host in options.nodes]
     with Cluster(nodes, tunnel=options.tunnel) as cluster:
         workers = cluster.start(work_fn="__main__.matrix_worker")

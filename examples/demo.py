@@ -1,11 +1,11 @@
-"""What `make demo` shows: programs that a model wrote are verified, first by one process, then by a pool on all cores,
-then by the same code on two servers.
+"""The program of `make demo`. It verifies programs that a model wrote: first in one process, then with a pool on all
+cores, then with the same code on two servers.
 
     python examples/demo.py [node1 node2 ...] [--candidates 240] [--workers 4] [--time-limit 1]
 
-Among the programs are some that crash, hang, eat memory and kill the process that started them. One process does not
-survive them. The pool gives a verdict on each, replaces the worker that was killed, and says what it died of. The nodes
-are what you would give ssh; without any, two servers on this machine take their place.
+Some of the programs crash, hang, use up memory or kill the process that started them. One process does not survive
+them. The pool gives a verdict on each program, replaces the worker that was killed, and reports why it died. A node is
+a host name that ssh knows; without nodes, the script starts two servers on this machine.
 """
 
 import argparse
@@ -20,15 +20,15 @@ import verify_rollouts
 
 from miniray import Cluster, MiniRayError, NodeConfig, Pool, Worker, WorkerDied
 
-QUESTIONS, EXPECTED = [2, 3, 30, 15_000], [0, 1, 10, 1754]  # how many primes are below each
+QUESTIONS, EXPECTED = [2, 3, 30, 15_000], [0, 1, 10, 1754]  # for each number, how many primes are below it
 USUAL = {"answers right": 80, "answers wrong": 12, "has a syntax error": 4, "raises an exception": 4}
-FIRST_CRASH = 40  # the program after which the loop in one process ends
+FIRST_CRASH = 40  # the first program that ends the loop in one process
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 16
-LOOP_MEMORY_BYTES = 2 << 30  # the one process has no limits of its own; this one protects the machine
+LOOP_MEMORY_BYTES = 2 << 30  # protects the machine: in the loop, programs have no limits of their own
 
 
 def collect(number, time_limit_s):
-    """The programs, the same ones each time: many of the usual kinds, and among them one of each of the others."""
+    """Make the list of programs, always the same: many of the usual kinds, and one of each other kind among them."""
     dice = random.Random(4)
     sources = {kind: source for _, kind, source in verify_rollouts.ROLLOUTS}
     kinds = [*USUAL, *dice.choices(list(USUAL), list(USUAL.values()), k=number - len(USUAL))]
@@ -43,10 +43,10 @@ def collect(number, time_limit_s):
 
 # --- 1. One process ---------------------------------------------------------------------------------------------------
 def verify_in_a_loop(handle, tasks):
-    """What one would write first: each program runs in this very process."""
+    """The simplest solution: every program runs in this process."""
     resource.setrlimit(resource.RLIMIT_AS, (LOOP_MEMORY_BYTES, LOOP_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    nowhere = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     for task in tasks:
         try:
             program, sys.stdout = {"__name__": "candidate"}, nowhere
@@ -62,7 +62,7 @@ def show_one_process(tasks, time_limit_s):
     given, start = 0, time.perf_counter()
     with Worker(lambda handle: verify_in_a_loop(handle, tasks)) as loop:
         try:
-            while True:  # until a program ends it
+            while True:  # until a program ends the loop
                 loop.recv(timeout=10 * time_limit_s)
                 given += 1
                 show_progress(given, len(tasks))
@@ -77,14 +77,14 @@ def show_one_process(tasks, time_limit_s):
 
 # --- 2. A pool --------------------------------------------------------------------------------------------------------
 def verify_timed(task):
-    """The task: runs in a worker, here or on another machine, and starts a process for the program."""
+    """The task. It runs in a worker, here or on another machine, and starts a process for the program."""
     begun = time.time()
     told = verify_rollouts.outcome(task)
     return {"pid": os.getpid(), "begun": begun, "ended": time.time(), **told}
 
 
 def verify_all(pool, tasks):
-    """The verdicts in the order of the tasks, what each worker did when, and which programs killed one."""
+    """Return the verdicts in the order of the tasks, the working times of each worker, and the deaths of workers."""
     futures = {pool.submit(verify_timed, task): number for number, task in enumerate(tasks)}
     verdicts, spans, deaths = [""] * len(tasks), {}, {}
     for done, future in enumerate(as_completed(futures), start=1):
@@ -110,7 +110,7 @@ def show_pool(pool, tasks):
 
 
 def show_timeline(spans, start, took_s):
-    """A line for each worker process: what it did in each moment of the run."""
+    """Print a line for each worker process, which shows what the worker did during the run."""
     for pid, work in sorted(spans.items(), key=lambda entry: min(entry[1]))[-PICTURE_HEIGHT:]:
         cells = []
         for column in range(PICTURE_WIDTH):
@@ -141,7 +141,7 @@ def show_verdicts(tasks, verdicts):
 
 
 def show_progress(done, total, last=False):
-    """A bar on a terminal, and nothing elsewhere."""
+    """Show a bar on a terminal, and nothing elsewhere."""
     if sys.stdout.isatty():
         filled = 40 * done // total
         print(f"\r  [{'#' * filled}{'.' * (40 - filled)}] {done}/{total}", end="\n" if last else "", flush=True)
@@ -149,14 +149,14 @@ def show_progress(done, total, last=False):
 
 def main():
     cores = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(description="Verify programs that a model wrote, with deaths on the way.")
+    parser = argparse.ArgumentParser(description="Verify programs that a model wrote; some of them kill their worker.")
     parser.add_argument("nodes", nargs="*", default=["localhost", "localhost"])
     parser.add_argument("--candidates", type=int, default=120 * cores)
-    parser.add_argument("--workers", type=int, default=2 * cores, help="in all; some of them only wait")
-    parser.add_argument("--time-limit", type=float, default=1, help="seconds, for each program")
+    parser.add_argument("--workers", type=int, default=2 * cores, help="number of workers; some of them only wait")
+    parser.add_argument("--time-limit", type=float, default=1, help="seconds for each program")
     options = parser.parse_args()
     if options.candidates < 3 * len(verify_rollouts.ROLLOUTS):
-        parser.error(f"--candidates: at least {3 * len(verify_rollouts.ROLLOUTS)}, so that there is one of each kind")
+        parser.error(f"--candidates: must be at least {3 * len(verify_rollouts.ROLLOUTS)}, to have one of each kind")
     tasks = collect(options.candidates, options.time_limit)
 
     show_one_process(tasks, options.time_limit)

@@ -1,15 +1,16 @@
-"""Something small to train, for train_ddp.py and train_fsdp.py: a transformer that learns a made-up language."""
+"""A small model for train_ddp.py and train_fsdp.py: a transformer that learns an artificial language."""
 
 import torch
 from torch import nn
 
-SYMBOLS, SENTENCE, BATCH = 32, 33, 64  # BATCH: sentences in a step, on all ranks together
+SYMBOLS, SENTENCE, BATCH = 32, 33, 64  # BATCH: sentences in a step, over all ranks
 LIKELY = torch.tensor([0.7, 0.2, 0.1])  # a symbol has three possible successors
-LOSS_MIN = -(LIKELY * LIKELY.log()).sum().item()  # no model predicts better than the language allows
+LOSS_MIN = -(LIKELY * LIKELY.log()).sum().item()  # the entropy of the language: no model can have a smaller loss
 
 
 def sentences(step):
-    """The batch of a step, always the same. Which successors a symbol has depends on how the sentence began."""
+    """Return the batch of a step, which is always the same. The first symbol of a sentence decides which successors
+    each symbol has."""
     language = torch.Generator().manual_seed(1)
     successors = torch.rand(2, SYMBOLS, SYMBOLS, generator=language).argsort(dim=-1)[..., : len(LIKELY)]
     chance = torch.Generator().manual_seed(2 + step)

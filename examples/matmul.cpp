@@ -1,4 +1,4 @@
-// Multiply pairs of matrices on all cores: eight workers, plain messages, round robin. The same as matmul.py, in C++.
+// Multiplies pairs of matrices on all cores, like matmul.py: eight workers, plain messages, round robin.
 //   matmul [pairs] [size] [workers]
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ void matrix_worker(miniray::Handle& handle) {
   }
 }
 
-// A line that is rewritten on a terminal, a few lines elsewhere.
+// Shows one line that is rewritten on a terminal, and a few lines elsewhere.
 void show_progress(std::size_t done, std::size_t total) {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   if (!terminal && done != total && done % std::max<std::size_t>(total / 4, 1) != 0) return;

@@ -2,7 +2,7 @@
 
     python examples/matmul.py [--pairs 64] [--size 1000] [--workers 8]
 
-It is done twice: with the matrices sent as lists of lists, then as the arrays that they are. Both are compared with one
+The script does this twice: first it sends the matrices as lists of lists, then as arrays. It compares both with one
 process that multiplies the same pairs by itself.
 """
 
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers are the parallelism
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy needs no threads: the workers run in parallel
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from miniray import Worker
 
 # 1. Define work function
 def matrix_worker(handle):
-    """Worker that multiplies matrices."""
+    """A worker that multiplies matrices."""
     while True:
         msg = handle.recv()
 
@@ -38,7 +38,7 @@ def matrix_worker(handle):
 
 
 def show_progress(title, done, total):
-    """A bar on a terminal, a few lines elsewhere."""
+    """Show a bar on a terminal, and a few lines elsewhere."""
     if sys.stdout.isatty():
         filled = 40 * done // total
         print(f"\r{title:<12} [{'#' * filled}{'.' * (40 - filled)}] {done}/{total}", end="", flush=True)

@@ -1,9 +1,9 @@
-// All-reduce on GPUs without torch: workers agree on an ncclUniqueId through MiniRay messages, then NCCL does the rest.
+// All-reduce on GPUs without torch. Workers exchange an ncclUniqueId through MiniRay messages, and then use NCCL.
 //
 //   nccl_allreduce [workers on each node] [MiB] [node1 node2 ...]
 //
-// Each worker has a GPU of its own. The nodes are what you would give ssh; without any, this machine. They need the
-// NVIDIA driver, and NCCL and the CUDA runtime where the linker finds them; this program goes along.
+// Each worker has a GPU of its own. A node is a host name that ssh knows; without nodes, the program uses this machine.
+// Nodes need the NVIDIA driver, and NCCL and the CUDA runtime where the linker finds them; MiniRay copies this program.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -32,7 +32,7 @@ void all_reduce_worker(miniray::Handle& handle) {
   const miniray::NCCLConfig config = miniray::nccl_config(handle.recv());
   handle.send({{"status", "ready"}});
 
-  // Rank 0 makes the id, and the coordinator passes it on.
+  // Rank 0 makes the id, and the coordinator sends it to all ranks.
   ncclUniqueId id{};
   if (config.rank == 0) {
     require(ncclGetUniqueId(&id), "make an id");
@@ -41,7 +41,7 @@ void all_reduce_worker(miniray::Handle& handle) {
   const miniray::Value order = handle.recv();
   std::memcpy(id.internal, order["id"].bytes().data(), sizeof(id.internal));
 
-  require(cudaSetDevice(0), "choose the GPU");  // the worker's own, and the only one that it sees
+  require(cudaSetDevice(0), "choose the GPU");  // the worker sees only its own GPU
   ncclComm_t group = nullptr;
   require(ncclCommInitRank(&group, config.world_size, id, config.rank), "join the group");
   cudaStream_t stream = nullptr;
@@ -91,11 +91,11 @@ int main(int argc, char** argv) {
   }
 
   try {
-    // 2. Launch the cluster, and give each worker its rank
+    // 2. Launch the cluster, and send each worker its rank
     miniray::Cluster cluster(nodes);
     miniray::TrainingGroup group(cluster, cluster.start("all_reduce"));
 
-    // 3. One makes the id, all get it
+    // 3. Receive the id from rank 0, and send it to all ranks
     const miniray::Value made = group.workers()[0]->recv();
     group.broadcast({{"id", made["id"]}, {"mib", mib}});
 

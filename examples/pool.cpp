@@ -1,4 +1,4 @@
-// Tasks shared out among workers: many small ones, one that needs more, and one that fails.
+// Runs tasks on a pool of workers: many small tasks, one that needs all CPUs, and one that fails.
 //   pool [tasks] [workers]
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// How many of so many points in a square lie in its circle.
+// Draws random points in a square, and counts those in its circle.
 int count_hits(int seed) {
   constexpr int points = 20'000;
   std::mt19937 random(static_cast<unsigned>(seed));
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
     return EXIT_FAILURE;
   }
 
-  // Before the workers start, which have what their program has.
+  // Register before the workers start: they have what this program has at that time.
   miniray::registry().add("count_hits", count_hits).add("mean", mean);
   miniray::Pool pool(workers);
 
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   std::iota(seeds.begin(), seeds.end(), 1);
   const std::vector<int> hits = pool.map<int>("count_hits", seeds);
 
-  // One task that has all CPUs to itself, and is tried again should its worker die.
+  // This task gets all CPUs, and is tried again if its worker dies.
   const miniray::PoolView wide = pool.with({.num_cpus = static_cast<double>(workers), .retries = 2});
   const auto average = wide.submit<double>("mean", hits);
   const auto failing = pool.submit<double>("mean", std::vector<int>());

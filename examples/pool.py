@@ -2,8 +2,8 @@
 
     python examples/pool.py [node1 node2 ...] [--tasks 200] [--samples 20000] [--workers 2]
 
-The nodes are what you would give ssh; without any, it is this machine. They need Python and MiniRay; this script goes
-along.
+A node is a host name that ssh knows; without nodes, the script uses this machine. Nodes need Python and MiniRay;
+MiniRay copies this script.
 """
 
 import argparse
@@ -14,9 +14,9 @@ import time
 from miniray import Cluster, NodeConfig, Pool, TaskTimeout, WorkerDied
 
 
-# 1. Define tasks: plain functions
+# 1. Define tasks, which are plain functions
 def hits(seed, samples):
-    """How many of so many points in a square are in the circle."""
+    """Draw random points in a square, and count those in the circle."""
     dice = random.Random(seed)
     return sum(dice.random() ** 2 + dice.random() ** 2 <= 1 for _ in range(samples))
 
@@ -30,7 +30,7 @@ def fail(how):
 
 
 def show(pool, tasks, samples):
-    # 2. Many small ones: in order, in chunks, with progress
+    # 2. Run many small tasks: in order, in chunks, with progress
     start = time.perf_counter()
     found = list(pool.map(hits, range(tasks), [samples] * tasks, progress=True))
     took_s = time.perf_counter() - start
@@ -38,7 +38,7 @@ def show(pool, tasks, samples):
     pi = 4 * sum(found) / (tasks * samples)
     print(f"pi is about {pi:.3f}: {tasks} tasks on {workers} workers, {tasks / took_s:,.0f} a second")
 
-    # 3. Some with terms of their own, and what becomes of them
+    # 3. Run tasks with options of their own, and print how they end
     strict = pool.options(timeout=0.5, retries=1)
     for how in ("raise", "crash", "hang"):
         try:
@@ -46,7 +46,7 @@ def show(pool, tasks, samples):
         except (ValueError, WorkerDied, TaskTimeout) as error:
             print(f"{how}: {type(error).__name__}: {str(error).splitlines()[0]}")
 
-    # 4. What the pool has seen
+    # 4. Print the events that the pool recorded
     for event in pool.events:
         if event.kind.startswith("task_"):
             print(f"{event.kind}: {event.text.splitlines()[0]}")
@@ -57,10 +57,10 @@ def main():
     parser.add_argument("nodes", nargs="*")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--samples", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=2, help="on each node")
+    parser.add_argument("--workers", type=int, default=2, help="workers on each node")
     options = parser.parse_args()
 
-    # 5. The same code here and there
+    # 5. Run the same code on this machine or on a cluster
     if not options.nodes:
         with Pool(options.workers) as pool:
             show(pool, options.tasks, options.samples)

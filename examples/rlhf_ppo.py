@@ -6,10 +6,10 @@
                     weights              responses             rewards, advantages
     actor, rank 0 ───────────> rollouts ───────────> coordinator ───────────> actor group, critic group
 
-Actors and critics are torch.distributed groups over all nodes (NCCL where there are GPUs, else Gloo); the numbers are
-per node. The nodes are what you would give ssh; without any, two servers on this machine take their place. They need
-Python, torch and MiniRay; this script goes along. The reward is computed, where RLHF proper has a model of what people
-like. The policy starts from nothing, so there is no reference to stay close to: an entropy bonus keeps it curious.
+Actors and critics are torch.distributed groups over all nodes (NCCL on GPUs, Gloo elsewhere); the numbers are per node.
+A node is a host name that ssh knows; without nodes, the script starts two servers on this machine. Nodes need Python,
+torch and MiniRay; MiniRay copies this script. Unlike real RLHF, which uses a reward model, this script computes the
+reward. The policy starts untrained, so there is no reference model; an entropy bonus keeps the policy exploring.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 from statistics import mean
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers are the parallelism
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch needs no threads: the workers run in parallel
 
 import torch
 import torch.distributed as dist
@@ -25,18 +25,18 @@ from torch import nn
 
 from miniray import Cluster, NCCLConfig, NodeConfig, setup_nccl_env
 
-DIGITS = 10  # the vocabulary, and one more token that ends the prompt
-LENGTH = 4  # of a prompt, and of its response
+DIGITS = 10  # the vocabulary; one more token ends the prompt
+LENGTH = 4  # digits in a prompt, and in its response
 BATCH = 512  # prompts in a step, over all nodes
 EPOCHS = 4  # updates in a step
 LEARNING_RATE = 2e-3
-CLIP = 0.2  # by this share a token's probability may leave the one that it was generated with
+CLIP = 0.2  # how far the probability of a token may move from the one that it was generated with
 ENTROPY_BONUS = 0.01
-LAMBDA = 0.95  # of generalised advantage estimation; nothing is discounted
+LAMBDA = 0.95  # for generalised advantage estimation; there is no discount
 
 
 class TinyTransformer(nn.Module):
-    """One causal layer. The actor has an output for each digit, the critic has one: the reward that it expects."""
+    """One causal layer. The actor has one output for each digit; the critic has one output, the expected reward."""
 
     def __init__(self, outputs, width=64):
         super().__init__()
@@ -46,7 +46,7 @@ class TinyTransformer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, outputs))
 
     def forward(self, prompts, responses):
-        """What is thought of the first token of a response before it is there, of the second after the first, ..."""
+        """Return the outputs for each token of the response, computed from the tokens before it."""
         end_of_prompt = prompts.new_full((len(prompts), 1), DIGITS)
         tokens = torch.cat([prompts, end_of_prompt, responses], dim=1)
         length = tokens.shape[1]
@@ -57,7 +57,7 @@ class TinyTransformer(nn.Module):
 
 # 1. Define the losses, the rollout and the reward
 def actor_loss(policy, batch):
-    """PPO: raise the probability of what turned out well, but not too far from the policy that generated it."""
+    """The PPO loss. It raises the probability of good tokens, and limits the distance from the old policy."""
     log_probs = policy(batch["prompts"], batch["responses"][:, :-1]).log_softmax(dim=-1)
     chosen = log_probs.gather(2, batch["responses"].unsqueeze(2)).squeeze(2)
     ratio = (chosen - batch["log_probs"]).exp()
@@ -73,7 +73,7 @@ def critic_loss(critic, batch):
 
 @torch.no_grad()
 def generate(policy, prompts):
-    """A response to each prompt, token by token, and how probable each token was."""
+    """Generate a response to each prompt, token by token, and the probability of each token."""
     responses, log_probs = prompts[:, :0], []
     for _ in range(LENGTH):
         choices = policy(prompts, responses)[:, -1].log_softmax(dim=-1)
@@ -84,12 +84,12 @@ def generate(policy, prompts):
 
 
 def reward_of(prompt, response):
-    """The share of digits that are where sorting puts them: nobody has to judge it."""
+    """The share of digits that are in their sorted position. It is computed, so no reward model is needed."""
     return sum(given == wanted for given, wanted in zip(response, sorted(prompt), strict=True)) / LENGTH
 
 
 def advantages_of(rewards, values):
-    """How much better each token made things than the critic expected; the reward comes with the last token."""
+    """How much better than the critic expected each token was. The reward comes with the last token."""
     advantages = torch.cat([values[:, 1:], rewards.unsqueeze(1)], dim=1) - values
     for i in reversed(range(LENGTH - 1)):
         advantages[:, i] += LAMBDA * advantages[:, i + 1]
@@ -110,7 +110,7 @@ def train(handle, loss_fn, outputs):
     # Receive the group's config from the coordinator
     setup_nccl_env(NCCLConfig(**handle.recv()))
 
-    # Initialize torch.distributed. DDP gives every rank the weights of rank 0, and averages the gradients.
+    # Initialize torch.distributed. DDP copies the weights of rank 0 to every rank, and averages the gradients.
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group(backend="nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(0)
@@ -147,7 +147,7 @@ def train(handle, loss_fn, outputs):
 
 
 def rollout_work_fn(handle):
-    """Generates responses with the weights that it was sent last."""
+    """Generate responses with the weights that were sent last."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = TinyTransformer(outputs=DIGITS).to(device)
     while True:
@@ -165,7 +165,7 @@ def rollout_work_fn(handle):
             break
 
 
-# 3. Define how a batch is cut into one piece for each worker, and put together again
+# 3. Define how a batch is split into one piece for each worker, and joined again
 def shards(batch, count):
     pieces = {name: tensor.tensor_split(count) for name, tensor in batch.items()}
     return [{name: pieces[name][i] for name in batch} for i in range(count)]
@@ -176,7 +176,7 @@ def joined(answers):
 
 
 def save_curve(path, rewards):
-    """A picture that any browser shows; it grows with every step."""
+    """Write an SVG picture of the rewards, again after every step."""
     points = " ".join(f"{40 + 600 * i / len(rewards):.1f},{340 - 300 * rewards[i]:.1f}" for i in range(len(rewards)))
     scale = "".join(
         f'<path d="M 40 {y} H 640" stroke="lightgray"/><text x="12" y="{y + 4}">{(340 - y) / 300:.1f}</text>\n'
@@ -194,14 +194,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("nodes", nargs="*")
     for name in ("--actors", "--critics", "--rollouts"):
-        parser.add_argument(name, type=int, default=1, help="on each node")
+        parser.add_argument(name, type=int, default=1, help="workers on each node")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--curve", default="rlhf_reward.svg", help="where the picture of the rewards goes")
+    parser.add_argument("--curve", default="rlhf_reward.svg", help="file for the picture of the rewards")
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    # 4. Launch cluster (ssh, then TCP). Worker i of a node gets GPU i, if there is one; two servers on this machine do
-    # without, since NCCL refuses two ranks on one GPU.
+    # 4. Launch the cluster (ssh, then TCP). Worker i of a node gets GPU i, if the node has GPUs. Two servers on this
+    # machine use none, because NCCL refuses two ranks on one GPU.
     nodes = [NodeConfig(host, base_port=0, gpus_per_worker=1) for host in options.nodes]
     stand_ins = [NodeConfig("localhost", base_port=0, env={"CUDA_VISIBLE_DEVICES": ""})] * 2
     with Cluster(nodes or stand_ins) as cluster:
@@ -211,7 +211,7 @@ def main():
 
         curve = []
         for step in range(1, options.steps + 1):
-            # 5. The newest weights go to the rollout workers, and responses come back
+            # 5. Send the newest weights to the rollout workers, and receive responses
             actors[0].send({"cmd": "weights"})
             cluster.broadcast({"cmd": "weights", "weights": actors[0].recv()["weights"]}, rollouts)
             prompts = torch.randint(DIGITS, (BATCH, LENGTH))
@@ -219,7 +219,7 @@ def main():
                 worker.send({"cmd": "generate", "prompts": shard, "seed": step * len(rollouts) + i})
             batch = {"prompts": prompts, **joined(cluster.gather(rollouts))}
 
-            # 6. Code rewards them, and the critic says what it expected
+            # 6. Compute the rewards, and ask the critic for the rewards that it expected
             rewards = torch.tensor(list(map(reward_of, prompts.tolist(), batch["responses"].tolist())))
             critics.scatter([{"cmd": "forward", "batch": shard} for shard in shards(batch, len(critics))])
             values = joined(critics.gather())["outputs"].squeeze(2)
@@ -227,7 +227,7 @@ def main():
             batch["returns"] = advantages + values
             batch["advantages"] = (advantages - advantages.mean()) / (advantages.std() + 1e-6)
 
-            # 7. Actor and critic learn side by side, each rank from its shard
+            # 7. Train actor and critic at the same time, each rank on its shard
             for _ in range(EPOCHS):
                 for group in (actors, critics):
                     group.scatter([{"cmd": "forward_backward", "batch": shard} for shard in shards(batch, len(group))])

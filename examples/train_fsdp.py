@@ -1,9 +1,9 @@
-"""Train on several machines with FSDP: every rank has its part of each weight, gradient and optimizer state.
+"""Train on several machines with FSDP: every rank has a part of each weight, gradient and optimizer state.
 
     python examples/train_fsdp.py [node1 node2 ...] [--workers 2] [--steps 50] [--checkpoint fsdp.pt] [--resume]
 
-The nodes are what you would give ssh; without any, two servers on this machine take their place. They need Python,
-torch and MiniRay; this script and the modules beside it go along. Where there are GPUs, each worker gets one.
+A node is a host name that ssh knows; without nodes, the script starts two servers on this machine. Nodes need Python,
+torch and MiniRay; MiniRay copies this script and the modules beside it. On nodes with GPUs, each worker gets one.
 """
 
 import torch
@@ -17,7 +17,7 @@ from miniray import NCCLConfig, setup_nccl_env
 
 
 def training_work_fn(handle):
-    """Training worker: one rank."""
+    """One rank of the training group."""
     # 1. Receive NCCL config
     config = NCCLConfig(**handle.recv())
     setup_nccl_env(config)
@@ -26,7 +26,7 @@ def training_work_fn(handle):
     device = own_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    # 3. Create the model. All ranks draw the same weights, and keep their parts; a layer is whole while it computes.
+    # 3. Create the model. All ranks draw the same weights and keep their parts. A layer is whole while it computes.
     torch.manual_seed(0)
     model = Transformer().to(device)
     for layer in model.layers:
@@ -40,7 +40,7 @@ def training_work_fn(handle):
     while True:
         msg = handle.recv()
 
-        if msg["cmd"] == "forward_backward":  # gradients, averaged over the ranks, add up until the next optim_step
+        if msg["cmd"] == "forward_backward":  # gradients are averaged over ranks, and add up until optim_step
             loss = model(msg["batch"].to(device))
             loss.backward()
             handle.send({"loss": loss.item()})

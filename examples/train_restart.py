@@ -1,9 +1,10 @@
-"""A training run that loses a rank and finishes all the same, with the loss that it would have had.
+"""A training run that loses a rank, restarts, and ends with the same loss as without the death.
 
     python examples/train_restart.py [node1 node2 ...] [--workers 2] [--steps 20] [--save-every 5] [--kill-at 13]
 
-All ranks start again, with a new rendezvous, from the last checkpoint. Run it with --kill-at 0 and compare: the last
-loss is the same to the last bit. The nodes are what you would give ssh; without any, two servers on this machine.
+All ranks restart from the last checkpoint, with a new rendezvous. Run it with --kill-at 0 and compare: the last loss is
+the same to the last bit. A node is a host name that ssh knows; without nodes, the script starts two servers on this
+machine.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from miniray import Cluster, NCCLConfig, NodeConfig, RestartPolicy, setup_nccl_e
 
 
 def training_work_fn(handle):
-    """One rank. It averages the gradients itself: DistributedDataParallel arranges them anew after its first step, so
-    that the sum of more than two is rounded in another way where a run was interrupted."""
+    """One rank. It averages the gradients itself. DistributedDataParallel regroups them after its first step, so sums
+    of more than two ranks would be rounded differently in a run that was restarted."""
     setup_nccl_env(NCCLConfig(**handle.recv()))
     device = own_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -48,10 +49,10 @@ def training_work_fn(handle):
 
 
 def train(cluster, steps, save_every, before_step, **options):
-    """The last loss. The coordinator holds the checkpoint; training.py shows how to keep it in a file."""
+    """Return the last loss. The coordinator keeps the checkpoint in memory; training.py keeps it in a file."""
     checkpoint = {"step": 0}
 
-    # Called once for every group: the first, and each that takes the place of one that lost a rank.
+    # MiniRay calls this once for the first group, and once for each group that replaces one that lost a rank.
     def drive(group):
         nonlocal checkpoint
         if checkpoint["step"] > 0:
@@ -75,11 +76,11 @@ def train(cluster, steps, save_every, before_step, **options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("nodes", nargs="*", default=["localhost", "localhost"])
-    parser.add_argument("--workers", type=int, default=2, help="on each node")
+    parser.add_argument("--workers", type=int, default=2, help="workers on each node")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
     parser.add_argument("--kill-at", type=int, default=13, metavar="STEP", help="kill a rank before it; 0: never")
-    parser.add_argument("--events", metavar="FILE", help="append what was decided, a JSON object a line")
+    parser.add_argument("--events", metavar="FILE", help="append the events to this file, one JSON object per line")
     arguments = parser.parse_args()
 
     def kill_a_rank(group, step):

@@ -1,4 +1,4 @@
-"""What train_ddp.py and train_fsdp.py share: the state of a training, whole and by name, and the coordinator."""
+"""Code that train_ddp.py and train_fsdp.py share: loading and saving the state of a training, and the coordinator."""
 
 import argparse
 import hashlib
@@ -18,30 +18,30 @@ from miniray import Cluster, NodeConfig
 
 # --- In the workers ---------------------------------------------------------------------------------------------------
 def own_device():
-    """The worker's own GPU, the first of those that it sees; or else one core of the CPU."""
+    """Return the worker's own GPU, which is the first that it sees; without a GPU, one core of the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     torch.set_num_threads(1)  # the machine's other cores are for its other workers
     return torch.device("cpu")
 
 
-# All ranks call these together. The state is whole, and by the names of the weights, however they are distributed: what
-# DDP saved FSDP can load, and so can another number of ranks.
+# All ranks call these functions together. The state has whole weights under their names, however the ranks share them.
+# FSDP can therefore load what DDP saved, and another number of ranks can load it too.
 def get_state(model, optimizer):
-    """On rank 0 all that is needed to go on, in main memory; nothing on the others."""
+    """Return, on rank 0, everything that is needed to continue, in main memory; nothing on other ranks."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     of_model, of_optimizer = get_state_dict(model, optimizer, options=options)
     return {"model": of_model, "optimizer": of_optimizer}
 
 
 def set_state(model, optimizer, state):
-    """Every rank is given the whole state, and takes what is its own."""
+    """Load the state. Every rank gets the whole state and takes its own part."""
     states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
     set_state_dict(model, optimizer, **states, options=StateDictOptions(full_state_dict=True))
 
 
 def weights_digest(model):
-    """The same on two ranks if all weights are, to the last bit."""
+    """Return a hash that is equal on two ranks if all weights are equal to the last bit."""
     digest = hashlib.sha256()
     for name, weight in get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)).items():
         digest.update(name.encode() + weight.cpu().numpy().tobytes())
@@ -52,26 +52,26 @@ def weights_digest(model):
 def parse_options(description, checkpoint):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("nodes", nargs="*", default=["localhost", "localhost"])
-    parser.add_argument("--workers", type=int, default=2, help="on each node")
-    parser.add_argument("--gpus-per-worker", type=int, default=1, help="on nodes without GPUs the CPU computes")
-    parser.add_argument("--steps", type=int, default=50, help="in this run")
+    parser.add_argument("--workers", type=int, default=2, help="workers on each node")
+    parser.add_argument("--gpus-per-worker", type=int, default=1, help="nodes without GPUs use the CPU")
+    parser.add_argument("--steps", type=int, default=50, help="number of steps in this run")
     parser.add_argument("--checkpoint", default=checkpoint, help="a file on this machine")
     parser.add_argument("--save-every", type=int, default=25, metavar="STEPS")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     return parser.parse_args()
 
 
 def train(work_fn, options):
-    # 1. Define cluster. Port 0: any that is free.
+    # 1. Define the cluster. Port 0 means any free port.
     node = {"num_workers": options.workers, "gpus_per_worker": options.gpus_per_worker, "base_port": 0}
     nodes = [NodeConfig(host, **node) for host in options.nodes]
     ranks = options.workers * len(nodes)
     if BATCH % ranks != 0:
-        raise SystemExit(f"{BATCH} sentences, the batch of a step, cannot be shared out evenly among {ranks} workers")
+        raise SystemExit(f"{BATCH} sentences, the batch of a step, cannot be divided evenly among {ranks} workers")
     checkpoint = torch.load(options.checkpoint) if options.resume else {"step": 0}
 
     with Cluster(nodes) as cluster:
-        # 2. Launch workers, tell each its rank and where they meet, and wait until all are ready
+        # 2. Launch the workers, send each its rank and the address where they meet, and wait until all are ready
         group = cluster.training_group(cluster.start(work_fn))
 
         if options.resume:
@@ -96,7 +96,7 @@ def train(work_fn, options):
                 save({"step": step, "state": group.gather()[0]}, options.checkpoint)
                 print(f"step {step}: saved {options.checkpoint}", flush=True)
 
-        # 4. All ranks have arrived at the same weights
+        # 4. Check that all ranks have the same weights
         group.broadcast({"cmd": "digest"})
         digests = [answer["digest"][:16] for answer in group.gather()]
         print(f"weights of the ranks: {' '.join(digests)}")
@@ -109,7 +109,7 @@ def train(work_fn, options):
 
 
 def save(checkpoint, path):
-    """The state comes as a message and is written here, so that the nodes need no file system in common. It replaces
-    the file of before in one go: whenever this program is killed, one of the two is there, and whole."""
+    """Write the checkpoint. The state arrives as a message and is written here, so nodes need no shared file system.
+    The new file replaces the old one atomically: if this program is killed, one of the two files is complete."""
     torch.save(checkpoint, f"{path}.new")
     os.replace(f"{path}.new", path)

@@ -3,12 +3,12 @@
     python examples/verify_rollouts.py [node1 node2 ...] [--candidates 2000] [--workers 2 ...] [--time-limit 2]
                                        [--memory-limit-mib 256]
 
-The nodes are what you would give ssh; without any, it is this machine. They need Python and MiniRay; this script goes
-along. With several numbers of workers, each has its turn.
+A node is a host name that ssh knows; without nodes, the script uses this machine. Nodes need Python and MiniRay;
+MiniRay copies this script. If you give several numbers of workers, the script measures each of them.
 
-No process of a candidate ever holds the expected answers, and what it sends is compared, never believed. This is no
-jail: what a candidate does to files, to other processes of the same user, and in a session of its own (setsid), is left
-to the container that it runs in.
+A candidate's process never has the expected answers, and the script does not trust what it sends. This is not a
+sandbox: only a container can protect files, and other processes of the same user, from a candidate, and stop a
+candidate that moves into a session of its own (setsid).
 """
 
 import argparse
@@ -22,10 +22,10 @@ import time
 from miniray import Cluster, EndOfStream, MiniRayError, NodeConfig, Pool, Worker, WorkerDied, WorkerError
 
 ANSWER_BYTES_MAX = 1 << 20
-RESERVE_BYTES = 8 << 20  # given back when a candidate ends: to tell that it ran out of memory takes some
+RESERVE_BYTES = 8 << 20  # freed when a candidate fails, because reporting that it ran out of memory needs some memory
 
-# What stands in for the rollouts of a model that was asked for the number of primes below n: how many in a thousand,
-# what they do, and their text.
+# These replace the rollouts of a model that was asked for the number of primes below n. For each kind: how many in a
+# thousand, what they do, and their source.
 QUESTIONS = [2, 3, 30, 500]
 RIGHT = "def solve(n): return sum(all(i % d for d in range(2, int(i**0.5) + 1)) for i in range(2, n))"
 ROLLOUTS = [
@@ -48,7 +48,7 @@ ROLLOUTS = [
 ]
 
 
-# 1. Define what happens in the process of a candidate
+# 1. Define what the process of a candidate does
 def run_candidate(handle, task):
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -64,16 +64,16 @@ def run_candidate(handle, task):
         handle.send([program["solve"](question) for question in task["questions"]])
 
 
-# 2. Define the task: run one candidate, and tell what it answered, or how it ended instead
+# 2. Define the task: run one candidate, and return its answers, or how it ended
 def outcome(task):
-    # A fork takes a millisecond. Whatever happens next, it ends with SIGKILL for all that the candidate started.
+    # A fork takes a millisecond. Whatever happens, all processes that the candidate started are killed at the end.
     candidate = Worker(lambda handle: run_candidate(handle, task), shared_memory=False)
     try:
         return {"answers": repr(candidate.recv(max_size=ANSWER_BYTES_MAX, timeout=task["time_limit_s"]))}
     except TimeoutError:
         return {"verdict": "time limit"}
     except WorkerError as error:
-        name = ascii(error.type)[1:-1][:80]  # which the candidate may have chosen
+        name = ascii(error.type)[1:-1][:80]  # the candidate may have chosen this name
         return {"verdict": "memory limit" if name == "MemoryError" else f"raised {name}"}
     except WorkerDied as death:
         return {"verdict": f"died by {death.signal.name}" if death.signal else f"exited with {death.exit_code}"}
@@ -86,9 +86,9 @@ def outcome(task):
         candidate.close()
 
 
-# 3. Keep every worker busy. One that dies of what a candidate did to it is replaced, and no other notices
+# 3. Keep every worker busy. If a candidate kills its worker, the pool replaces the worker, and the others go on
 def verify(pool, sources, limits, expected):
-    """The verdicts, in the order of the sources."""
+    """Return the verdicts, in the order of the sources."""
     tasks = [{"source": source, "questions": QUESTIONS, **limits} for source in sources]
     futures = [pool.submit(outcome, task) for task in tasks]
     return [verdict(future, expected) for future in futures]
@@ -99,7 +99,7 @@ def verdict(future, expected):
         told = future.result()
     except WorkerDied:
         return "ended its verifier"
-    # As text: nothing of the candidate's making is asked whether it is equal.
+    # Compare text: an object that the candidate made could claim to be equal to anything.
     return told.get("verdict") or ("passed" if told["answers"] == repr(expected) else "wrong answer")
 
 
@@ -107,14 +107,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("nodes", nargs="*", default=["localhost"])
     parser.add_argument("--candidates", type=int, default=2000)
-    parser.add_argument("--workers", type=int, default=[2], nargs="+", help="on each node")
-    parser.add_argument("--time-limit", type=float, default=2, help="seconds, for each candidate")
-    parser.add_argument("--memory-limit-mib", type=int, default=256, help="for each process of a candidate")
+    parser.add_argument("--workers", type=int, default=[2], nargs="+", help="workers on each node")
+    parser.add_argument("--time-limit", type=float, default=2, help="seconds for each candidate")
+    parser.add_argument("--memory-limit-mib", type=int, default=256, help="limit for each process of a candidate")
     options = parser.parse_args()
     limits = {"time_limit_s": options.time_limit, "memory_limit_bytes": options.memory_limit_mib << 20}
 
-    # 4. Collect the rollouts: one of each kind, then as many of each as is usual. The expected answers, which would
-    # come from a file, stay here.
+    # 4. Collect the rollouts: one of each kind, and the rest in the usual proportions. The expected answers, which
+    # would normally come from a file, stay in this process.
     dice = random.Random(1)
     more = max(0, options.candidates - len(ROLLOUTS))
     rollouts = ROLLOUTS[: options.candidates] + dice.choices(ROLLOUTS, [share for share, _, _ in ROLLOUTS], k=more)
@@ -122,7 +122,7 @@ def main():
     expected = [0, 1, 10, 95]
 
     for count in options.workers:
-        # 5. Launch the verifiers (ssh, then TCP). Port 0: any that is free.
+        # 5. Launch the verifiers (ssh, then TCP). Port 0 means any free port.
         nodes = [NodeConfig(host, num_workers=count, base_port=0) for host in options.nodes]
         with Cluster(nodes) as cluster, Pool(cluster) as pool:
             workers = len(pool.workers)
@@ -133,7 +133,7 @@ def main():
         rate = 60 * len(verdicts) / took_s
         print(f"{workers} workers on {len(nodes)} nodes: {rate:,.0f} verifications/minute", flush=True)
 
-    # 6. What was the last verdict on each kind
+    # 6. Print the verdicts of the last run for each kind
     kinds = [kind for _, kind, _ in rollouts]
     for (kind, verdict), number in sorted(collections.Counter(zip(kinds, verdicts, strict=True)).items()):
         print(f"{number:7}  {kind:<25}{verdict}")

@@ -1,8 +1,8 @@
-"""Builds a wheel for each CPython 3.10 to 3.13 that is installed, and runs the Python tests against each.
+"""Builds a wheel for each installed CPython from 3.10 to 3.13, and runs the Python tests with each.
 
     python tools/build_wheels.py [version ...]
 
-Interpreters are looked for on the PATH and among pyenv's. The wheels are left in dist/.
+It looks for interpreters on the PATH and in pyenv, and puts the wheels into dist/.
 """
 
 from __future__ import annotations

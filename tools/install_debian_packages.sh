@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what is missing of the packages that a file names, such as tools/debian-packages.txt; without root, says which
-# to install.
+# Installs the missing packages of a list such as tools/debian-packages.txt. Without root, it prints the command that
+# installs them.
 set -eu
 list=$1
 missing=""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs every fuzzer of a build folder for so many seconds, each from its own corpus.
+# Runs every fuzzer of a build folder for a number of seconds, each with its own corpus.
 set -eu
 build=$1 seconds=$2
 for fuzzer in "$build"/fuzzers/*_fuzz; do

@@ -1,5 +1,5 @@
-"""Pictures of a table: horizontal bars, a panel for each row, or lines on two logarithmic axes. Plain SVG, on a light
-card of its own so that it reads the same on any page."""
+"""Draws a table as horizontal bars, with a panel for each row, or as lines on two logarithmic axes. The pictures are
+plain SVG, with a light background of their own, so that they look the same on any page."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from textwrap import wrap
 
 WIDTH = 960
 MARGIN = 24
-LABELS = 168  # for the names beside the bars
-VALUES = 92  # for the figures behind them
+LABELS = 168  # room for the names beside the bars
+VALUES = 92  # room for the figures behind them
 BAR, GAP = 15, 5
 PANEL_HEAD = 40
-PANEL_LINE = 62  # letters of a panel's title
+PANEL_LINE = 62  # characters of a panel's title
 BARS_TOP = 64
 PLOT_HEIGHT = 380
 LEGEND = 190
 INK, FAINT, GRID, CARD, BORDER = "#1f2328", "#59636e", "#d8dee4", "#ffffff", "#d1d9e0"
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-LOGARITHMIC_FROM = 20  # times between the shortest bar and the longest
+LOGARITHMIC_FROM = 20  # how many times longer than the shortest bar the longest is
 NO_FIGURE = "no figure"
 
 
@@ -29,14 +29,14 @@ NO_FIGURE = "no figure"
 class Series:
     name: str
     colour: str
-    values: Sequence[float | None]  # as many as there are rows or points; None: there is none
+    values: Sequence[float | None]  # one for each row or point; None: not measured
 
 
 Format = Callable[[float], str]
 
 
 def bars(title: str, panels: Sequence[tuple[str, Format]], series: Sequence[Series], remark: str) -> str:
-    """The first series is ours, and stands out."""
+    """The first series is MiniRay, and is highlighted."""
     remark += f" Logarithmic where figures differ by more than {LOGARITHMIC_FROM} times."
     height_each = PANEL_HEAD + len(series) * (BAR + GAP) + 16
     columns = 2 if len(panels) > 1 else 1
@@ -145,7 +145,7 @@ def _names_at_the_end(
     up: Callable[[float], float],
     right: float,
 ) -> list[str]:
-    """Beside the last point of each line, moved apart where they would meet."""
+    """Labels beside the last point of each line, moved apart where they would overlap."""
     ends = []
     for number, one in enumerate(series):
         known = [(x, y) for x, y in zip(points, one.values, strict=True) if y is not None and y > 0]

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 15
 
 
 def be_client(address: str, worker: str, pipe: Any) -> None:
-    """A client process, with an actor on a worker of its own."""
+    """A client process with an actor on its own worker."""
     from distributed import Client
 
     with Client(address) as client:
@@ -141,7 +141,7 @@ if __name__ == "__main__":
             pipe.send(None)
             process.join()
         if hasattr(self, "commands"):
-            self.client.shutdown()  # the workers on the hosts, too: killed, they would leave semaphores behind
+            self.client.shutdown()  # also ends the workers on the hosts; killed workers would leave semaphores behind
             for command in reversed(self.commands):
                 command.wait(STOP_TIMEOUT_S)
         elif hasattr(self, "client"):

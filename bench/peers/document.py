@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its pictures, from the results file alone: ``python -m peers.document FILE FOLDER``."""
+"""Writes docs/benchmarks.md and its pictures from the results file: ``python -m peers.document FILE FOLDER``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from peers.goals import NOISE, OURS, behind, goal_rows, median, real_peers
 from peers.tables import Row, Table, size_text, tables
 
 PICTURES = "benchmarks"
+NOT_SUPPORTED = "not supported"  # what the results file calls "no such thing"
 
 
 # --- Figures ----------------------------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ def bytes_text(size: float) -> str:
 
 
 def _three(number: float) -> str:
-    """Three digits that count, without an exponent."""
+    """Three significant digits, without an exponent."""
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
@@ -45,7 +46,7 @@ FORMATS: dict[str, chart.Format] = {
 
 # --- Tables and pictures ----------------------------------------------------------------------------------------------
 def measured_peers(results: dict[str, Any], table: Table) -> list[str]:
-    """Those with at least one figure in it."""
+    """The peers that have at least one figure in the table."""
     return [name for name in results["peers"] if any(median(results, row.key, name) is not None for row in table.rows)]
 
 
@@ -56,12 +57,12 @@ def table_lines(results: dict[str, Any], table: Table) -> list[str]:
     lines = ["| | " + " | ".join(titles) + " |", "|---|" + "---:|" * len(names)]
     for row in table.rows:
         cells = [_cell(results, row, name, notes) for name in names]
-        if any(cell != "no such thing" for cell in cells):
+        if any(cell != NOT_SUPPORTED for cell in cells):
             lines.append(f"| {row.text} | " + " | ".join(cells) + " |")
     lines += [""] + [f"{number}. {note}" for number, note in enumerate(notes, 1)] if notes else []
     absent = [results["peers"][name]["title"] for name in results["peers"] if name not in names]
     if absent:
-        lines += ["", f"No such thing, or not measured: {', '.join(absent)}."]
+        lines += ["", f"Not supported or not measured: {', '.join(absent)}."]
     return lines
 
 
@@ -73,6 +74,8 @@ def _cell(results: dict[str, Any], row: Row, name: str, notes: list[str]) -> str
         text = FORMATS[row.unit](cell["median"])
         return f"**{text}**" if name == _best(results, row) else text
     why: str = cell["why"]
+    if why == "no such thing":
+        return NOT_SUPPORTED
     if len(why) <= len("comes with Python"):
         return why
     if why not in notes:
@@ -103,7 +106,7 @@ def picture(results: dict[str, Any], table: Table) -> str:
     points = [float(row.key.rsplit("_", 1)[1]) for row in table.rows]
     x_form = (lambda x: size_text(int(x))) if table.axis == "bytes" else (lambda x: f"{x:,.0f}")
     unit = table.rows[0].unit
-    y_name = "tasks a minute, more is better" if unit == "a minute" else "time, less is better"
+    y_name = "tasks per minute, more is better" if unit == "a minute" else "time, less is better"
     return chart.lines(
         table.title, points, table.axis, x_form, FORMATS[unit], series, y_name=f"{y_name}; both axes logarithmic"
     )
@@ -111,23 +114,23 @@ def picture(results: dict[str, Any], table: Table) -> str:
 
 # --- The document -----------------------------------------------------------------------------------------------------
 WHY_BETTER = {
-    "mpi": "MPI's processes look at shared memory until something comes, and do not sleep meanwhile; and its buffers "
-    "are the caller's own, so that nothing is made anew for what arrives. MiniRay looks for a moment, then sleeps; "
-    "what arrives is a new object; and what is larger than 512 MiB goes through the socket, because so much does not "
-    "rest in shared memory."
+    "mpi": "MPI is faster for three reasons. Its processes never sleep: they look at shared memory until something "
+    "arrives, whereas MiniRay looks for a moment and then sleeps. MPI receives into a buffer of the caller, whereas "
+    "MiniRay makes a new object for each message. And MiniRay sends buffers of more than 512 MiB through the socket, "
+    "because that is its limit for shared memory."
 }
 
 
 def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
     found = behind(results, shown)
     if not found:
-        return ["In no row is a peer better."]
+        return ["No peer is better in any row."]
     lines = [
-        f"Rows in which a peer is more than {100 * (NOISE - 1):.0f}% better. Raw sockets are not counted as a peer: "
-        "they show what the kernel allows to who sends bytes and nothing else.",
+        f"In these rows, a peer is more than {100 * (NOISE - 1):.0f}% better. Raw sockets do not count as a peer: they "
+        "show how fast the kernel moves bytes if a program does nothing else.",
         "",
     ]
-    lines += ["| in | MiniRay | the best | times better |", "|---|---:|---:|---:|"]
+    lines += ["| row | MiniRay | the best peer | times better |", "|---|---:|---:|---:|"]
     for one in found:
         form = FORMATS[one.row.unit]
         ours, theirs = median(results, one.row.key, OURS), median(results, one.row.key, one.peer)
@@ -143,8 +146,8 @@ def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
 def peers_lines(results: dict[str, Any]) -> list[str]:
     lines = ["| peer | version | actors | tasks | one array for all | on three machines |", "|---|---|---|---|---|---|"]
     for peer in results["peers"].values():
-        how = [peer["how"].get(kind, "no such thing") for kind in ("actors", "tasks", "broadcast", "nodes")]
-        version = peer.get("missing") or peer.get("version") or "comes with the machine"
+        how = [peer["how"].get(kind, NOT_SUPPORTED) for kind in ("actors", "tasks", "broadcast", "nodes")]
+        version = peer.get("missing") or peer.get("version") or "part of the system"
         lines.append(f"| {peer['title']} | {version} | " + " | ".join(how) + " |")
     return lines
 
@@ -153,17 +156,18 @@ def document(results: dict[str, Any]) -> str:
     shown = tables(results["sizes"])
     shown = [table for table in shown if measured_peers(results, table)]
     parts = [
-        "# MiniRay beside its peers",
+        "# MiniRay compared with its peers",
         "",
-        f"{results['date']}, {results['machine']}. The same work on each peer, results checked, each turn in a "
-        f"process of its own that is stopped afterwards; the peers by turns, medians of {results['rounds']} rounds, of "
-        "fewer where a peer takes long, and one round where growth is shown. Every peer is used as its own "
-        "documentation recommends, and all have the same interpreter. The best of each row is bold. Made by `make "
-        "bench-peers`, from [the figures of every round](../bench/results/peers.json).",
+        f"These figures are from {results['date']}, measured on {results['machine']}. Every peer does the same work, "
+        "and the results are checked. Each measurement runs in a process of its own, which is stopped afterwards. "
+        f"The peers take turns, and a figure is the median of {results['rounds']} rounds; slow peers have fewer "
+        "rounds, and the tables about growth have one. Every peer is used as its own documentation recommends, and "
+        "all use the same interpreter. The best figure of each row is bold. `make bench-peers` makes this page from "
+        "[the figures of every round](../bench/results/peers.json).",
         "",
         "## Goals",
         "",
-        "| goal | wanted | measured | |",
+        "| goal | target | measured | |",
         "|---|---|---|---|",
         *goal_rows(results, shown),
         "",

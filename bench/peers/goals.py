@@ -1,4 +1,4 @@
-"""What MiniRay set out to reach beside its peers, and whether it did; read from the results file alone."""
+"""The goals of MiniRay relative to its peers, and whether the results file says that they are met."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peers.tables import Row, Table
 
 OURS = "miniray"
 NEVER_BEHIND = ("multiprocessing", "dask")
-NOISE = 1.05  # times; less is no difference
+NOISE = 1.05  # times; a smaller difference does not count
 NEAR = 1.2  # times the best peer
 
 
@@ -21,13 +21,13 @@ class Goal:
 
 
 BESIDE_RAY = [
-    Goal("a call of an actor's method: rate", "call", 10),
-    Goal("1,000 calls in flight: rate", "calls_in_flight", 20),
-    Goal("an empty task: rate", "task", 10),
-    Goal("1,000 tasks in flight: rate", "tasks_in_flight", 20),
-    Goal("first result sooner", "first", 30),
-    Goal("idle memory less", "memory", 20),
-    Goal("installed size less", "installed", 50),
+    Goal("rate of calls of an actor's method", "call", 10),
+    Goal("rate of calls, 1,000 in flight", "calls_in_flight", 20),
+    Goal("rate of empty tasks", "task", 10),
+    Goal("rate of empty tasks, 1,000 in flight", "tasks_in_flight", 20),
+    Goal("time to the first result", "first", 30),
+    Goal("memory while idle", "memory", 20),
+    Goal("size on disk", "installed", 50),
 ]
 
 
@@ -42,7 +42,7 @@ class Behind:
 
 
 def real_peers(results: dict[str, Any]) -> list[str]:
-    """Without those that only show the limit."""
+    """The peers, without those that only show the limit of the system."""
     return [name for name, peer in results["peers"].items() if not peer["limit"]]
 
 
@@ -52,7 +52,7 @@ def median(results: dict[str, Any], row: str, peer: str) -> float | None:
 
 
 def times_behind(results: dict[str, Any], row: Row, peer: str) -> float | None:
-    """How many times as good as MiniRay the peer is: above 1 it wins."""
+    """How many times better than MiniRay the peer is. Above 1, the peer wins."""
     ours, theirs = median(results, row.key, OURS), median(results, row.key, peer)
     if ours is None or theirs is None or min(ours, theirs) <= 0:
         return None
@@ -60,7 +60,7 @@ def times_behind(results: dict[str, Any], row: Row, peer: str) -> float | None:
 
 
 def behind(results: dict[str, Any], shown: list[Table], peer: str | None = None) -> list[Behind]:
-    """Rows in which this peer, or else the best of all, is better than MiniRay; the worst first."""
+    """The rows in which this peer, or the best of all peers, is better than MiniRay. The largest gap comes first."""
     found = []
     names = [peer] if peer else [name for name in real_peers(results) if name != OURS]
     for table in shown:
@@ -79,15 +79,17 @@ def goal_rows(results: dict[str, Any], shown: list[Table]) -> list[str]:
     for goal in BESIDE_RAY:
         times = times_behind(results, Row(goal.row, ""), "ray")
         if times is None:
-            lines.append(f"| {goal.text}, beside Ray | {goal.times:g} times | not measured | unknown |")
+            lines.append(f"| {goal.text}, compared with Ray | {goal.times:g} times better | not measured | unknown |")
         else:
             reached = 1 / times
             met = "met" if reached >= goal.times else "**missed**"
-            lines.append(f"| {goal.text}, beside Ray | {goal.times:g} times | {reached:.3g} times | {met} |")
+            lines.append(
+                f"| {goal.text}, compared with Ray | {goal.times:g} times better | {reached:.3g} times | {met} |"
+            )
     for peer in NEVER_BEHIND:
         if peer in results["peers"] and "missing" not in results["peers"][peer]:
             title = results["peers"][peer]["title"]
-            lines.append(_none_of(f"never behind {title}", "in no row", behind(results, shown, peer), results))
+            lines.append(_none_of(f"not behind {title}", "in every row", behind(results, shown, peer), results))
     far = [one for one in behind(results, shown) if one.times > NEAR]
     lines.append(_none_of(f"within {NEAR} times the best peer", "in every row", far, results))
     return lines
@@ -95,7 +97,7 @@ def goal_rows(results: dict[str, Any], shown: list[Table]) -> list[str]:
 
 def _none_of(text: str, wanted: str, found: list[Behind], results: dict[str, Any]) -> str:
     if not found:
-        return f"| {text} | {wanted} | so it is | met |"
+        return f"| {text} | {wanted} | yes | met |"
     worst = found[0]
     title = results["peers"][worst.peer]["title"]
     rows = "1 row" if len(found) == 1 else f"{len(found)} rows"

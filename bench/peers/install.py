@@ -12,11 +12,11 @@ from pathlib import Path
 
 from peers.peer import find_peers
 
-COMMON = ("numpy", "packaging", "cloudpickle")  # the arrays, the sizes on disk, functions of MiniRay that go by value
+COMMON = ("numpy", "packaging", "cloudpickle")  # for arrays, sizes on disk, and functions that MiniRay sends by value
 
 
 def install(python: Path, *what: str) -> str | None:
-    """None, or why it failed."""
+    """Returns None, or why it failed."""
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]

@@ -1,4 +1,4 @@
-"""Versions of the peers and their size on disk, with all that they require. Runs in the peers' own interpreter.
+"""Finds the versions of the peers and their size on disk, requirements included. Runs in the peers' own interpreter.
 
 ``python -m peers.installed`` prints JSON: for each peer its version and bytes, or why it cannot be imported.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 from peers.peer import Peer, find_peers
 from peers.sockets_peer import PROGRAM, Sockets
 
-# What Python and ssh need themselves is there anyway, and counts for nobody.
+# Python and ssh need these packages themselves, so they count for no peer.
 THERE_ANYWAY = ("python3-minimal", "openssh-client", "libstdc++6")
 
 
 def distributions(name: str, found: dict[str, int]) -> dict[str, int]:
-    """The distribution and all that it requires on this machine, without extras, with the bytes of each."""
+    """The distribution and its requirements on this machine, without extras, with the bytes of each."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -36,7 +36,7 @@ def distributions(name: str, found: dict[str, int]) -> dict[str, int]:
 
 
 def debian_bytes(packages: tuple[str, ...]) -> int:
-    """Of what these packages need, and nobody else would have."""
+    """The bytes of these packages and of what only they need."""
     extra = _closure(packages) - _closure(THERE_ANYWAY)
     words = ["dpkg-query", "--show", "--showformat=${Installed-Size}\\n", *sorted(extra)]
     sizes = subprocess.run(words, capture_output=True, text=True).stdout.split()

@@ -1,4 +1,4 @@
-"""The work itself, the same for every peer: each function starts a system, checks what comes back, and yields figures.
+"""The work, the same for every peer. Each function starts a system, checks the results, and yields figures.
 
 A figure is a row's key and a number: seconds for each operation, unless the row says otherwise.
 """
@@ -30,7 +30,7 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def seconds_each(action: Callable[[int], int], batch: int, enough_s: float) -> float:
-    """Of an action that does so many operations at once and says how many were right; after a few to warm up."""
+    """The time of one operation. `action(count)` does `count` operations and returns how many were right."""
 
     def checked(count: int) -> None:
         good = action(count)
@@ -46,7 +46,7 @@ def seconds_each(action: Callable[[int], int], batch: int, enough_s: float) -> f
 
 
 def loops_per_us() -> float:
-    """Of CPU time; of several tries the fastest, which nobody disturbed."""
+    """How many loops take a microsecond of CPU time: the fastest of several tries, which was disturbed least."""
     loops, times = 200_000, []
     for _ in range(20):
         start = time.thread_time()
@@ -56,7 +56,7 @@ def loops_per_us() -> float:
 
 
 def forked_seconds(work: Callable[[], Any], processes: int) -> float:
-    """What the work takes if so many bare processes do it at once, each all of it."""
+    """How long the work takes if this number of bare processes each do all of it at once."""
 
     def run() -> None:
         children = []
@@ -73,7 +73,7 @@ def forked_seconds(work: Callable[[], Any], processes: int) -> float:
 
 
 def start_all_workers(peer: Peer, workers: int, sizes: Sizes) -> None:
-    """Tasks that take a while, until every worker has had one."""
+    """Submits tasks that take a while, until every worker has had one."""
     peer.start_tasks(workers)
     pids: set[int] = set()
     deadline = time.monotonic() + SYSTEM_TIMEOUT_S
@@ -227,11 +227,11 @@ def task_growth(peer: Peer, workers: int, sizes: Sizes) -> Figures:
 def grown(
     key: str, points: list[int], sizes: Sizes, once: Callable[[int], float], *, per_unit: bool = False
 ) -> Figures:
-    """Points one after the other, until the next one would take too long, or fails."""
+    """Measures points one after the other, until the next one would take too long, or fails."""
     limit_s, last = sizes["point_limit_s"], None
     for point in points:
         if last is not None:
-            expected_s = last[1] * point if per_unit else 2 * last[1] * point / last[0]  # once more to warm up
+            expected_s = last[1] * point if per_unit else 2 * last[1] * point / last[0]  # one more run to warm up
             if point > last[0] and expected_s > limit_s and expected_s > 1:
                 yield f"{key}_{point}", f"would take about {expected_s:.0f} s"
                 continue
@@ -246,18 +246,18 @@ def grown(
 
 # --- A system that does nothing ---------------------------------------------------------------------------------------
 def actor_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
-    """Every actor has answered once; then it stands still until a line comes, while it is looked at from outside."""
+    """Every actor answers once. Then the system idles, and is measured from outside, until a line arrives."""
     try:
         peer.start_actors(workers)
         answered = peer.call_each()
     except NoSuchThing:
         peer.start_tasks(workers)
-        answered = empty_tasks(peer, workers)  # whoever ran them: all were started
+        answered = empty_tasks(peer, workers)  # any worker may have run them: all were started
     yield from stand_still(answered, workers)
 
 
 def task_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
-    """The same with workers for tasks; where there are none, with actors."""
+    """The same with workers for tasks, or with actors if the peer has no tasks."""
     try:
         start_all_workers(peer, workers, sizes)
         answered = workers

@@ -11,20 +11,20 @@ from typing import Any, ClassVar
 from peers.peer import NoSuchThing, Peer, right
 from peers.work import OK, Actor, nothing
 
-# As root and with more ranks than cores, which mpirun refuses unless told. In a machine, messages go through shared
-# memory; process_vm_readv is what it uses for large ones where it may.
+# mpirun must be told to run as root and with more ranks than cores. On one machine, messages go through shared memory,
+# and large ones through process_vm_readv where that is allowed.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
 def serve(comm: Any) -> None:
-    """What every rank but the first does."""
+    """The loop of every rank except the first."""
     actor = Actor()
     while (order := comm.recv(source=0)) is not None:
         method, argument = order
         if method == "small_value":
             comm.send(actor.small_value(), dest=0)
             continue
-        import numpy as np  # not sooner: a rank that never sees an array does without
+        import numpy as np  # imported late: a rank that never sees an array does not need it
 
         if method == "echo":
             array = np.empty(argument, np.uint8)
@@ -37,7 +37,7 @@ def serve(comm: Any) -> None:
 
 
 def serve_pair(comm: Any, clients: int) -> None:
-    """Ranks from `clients` on are actors; those before are clients, which the first one tells how often to call."""
+    """Ranks from `clients` on are actors; the others are clients. The first one tells the others how often to call."""
     rank = comm.Get_rank()
     if rank >= clients:
         while comm.recv(source=rank - clients) is not None:
@@ -101,7 +101,7 @@ else:
 
     @staticmethod
     def _on_hosts() -> list[str]:
-        """The first rank here, the others on the hosts; only the network between them is used."""
+        """The first rank runs here, and the others on the hosts. Only the network between them is used."""
         network = os.environ["PEERS_NETWORK"]
         settings = [f"--mca {layer}_tcp_if_include {network}" for layer in ("btl", "oob")]
         exported = [f"-x {name}" for name in ("PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")]
@@ -186,7 +186,9 @@ else:
         if hasattr(self, "executor"):
             self.executor.shutdown()
         if hasattr(self, "clients"):
-            for rank in range(1, self.clients + 1):  # the other clients, which tell their actors, and the own actor
+            for rank in range(
+                1, self.clients + 1
+            ):  # the other clients, which tell their actors, and the client's own actor
                 self.comm.send(None, dest=rank)
         for rank in getattr(self, "actors", []):
             self.comm.send(None, dest=rank)

@@ -1,4 +1,4 @@
-"""The standard library's multiprocessing: a pipe to a loop of one's own for actors, and its Pool for tasks."""
+"""The standard library's multiprocessing: a loop behind a pipe for actors, and its Pool for tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peers.work import Actor, nothing
 
 
 def serve(orders: Any, answers: Any) -> None:
-    """What a worker does. Arrays travel as bytes, or rest in shared memory under a name."""
+    """The loop of a worker. Arrays travel as bytes, or are in shared memory under a name."""
     actor = Actor()
     while (order := orders.recv()) is not None:
         method, argument = order
@@ -60,7 +60,7 @@ with Pool(1) as pool:
         context = multiprocessing.get_context("fork")
         self.actors: list[tuple[Any, Any, Any]] = []
         for _ in range(workers):
-            # A pipe of one direction holds a thousand small messages; a socket pair would block after 277.
+            # A one-way pipe holds a thousand small messages; a socket pair would block after 277.
             orders_end, orders = context.Pipe(duplex=False)
             answers, answers_end = context.Pipe(duplex=False)
             child = context.Process(target=serve, args=(orders_end, answers_end))

@@ -1,4 +1,4 @@
-"""What is asked of a peer. A peer is one file with one class, and is found by being in this folder.
+"""The interface of a peer. A peer is one file in this folder, with one class.
 
 A system of workers is started in one of three ways, used, and stopped. What a peer does not override, it does not have.
 The library of the peer is imported when it is started and no sooner: the one who only asks for its title has none of
@@ -21,25 +21,25 @@ CLIENT_START_TIMEOUT_S = 60.0
 
 
 class NoSuchThing(Exception):
-    """The peer has no such operation; the text says why not."""
+    """The peer does not support the operation; the text says why."""
 
 
 class Peer:
     title = ""
     colour = "#888888"
-    limit = False  # shows what is possible, rather than what can be used instead of MiniRay
-    place = 9  # in tables and pictures; those of one place by name
-    distribution: str | None = None  # its name on PyPI; None: it comes with Python, or with a compiler
-    requirements: tuple[str, ...] = ()  # what pip is to install
-    module: str | None = None  # what can be imported where it is installed
-    debian: tuple[str, ...] = ()  # what it needs of Debian at run time, counted into its size
-    first = ""  # the shortest program that prints 49, computed by a worker; then waits for a line, and stops
-    how: ClassVar[dict[str, str]] = {}  # by the kind of system, how it is used; a kind that is not here, it has not
+    limit = False  # True: shows the limit of the system; nobody would use it instead of MiniRay
+    place = 9  # position in tables and pictures; peers of equal position are sorted by name
+    distribution: str | None = None  # its name on PyPI; None: part of Python or of the compiler
+    requirements: tuple[str, ...] = ()  # what pip installs
+    module: str | None = None  # can be imported if the peer is installed
+    debian: tuple[str, ...] = ()  # Debian packages that it needs at run time; they count for its size
+    first = ""  # the shortest program that prints 49, computed by a worker, then waits for a line and stops
+    how: ClassVar[dict[str, str]] = {}  # how the peer is used, for each kind of system that it has
 
     # --- The process in which it is measured --------------------------------------------------------------------------
     @classmethod
     def command(cls, python: str, kind: str, workers: int) -> list[str]:
-        """What runs `peers.turn`, of which the arguments follow. The kind is "actors", "tasks" or "clients"."""
+        """The command that runs `peers.turn`; its arguments follow. The kind is "actors", "tasks" or "clients"."""
         return [python, "-m", "peers.turn"]
 
     @classmethod
@@ -53,11 +53,11 @@ class Peer:
         raise NoSuchThing("no such thing")
 
     def calls(self, count: int) -> int:
-        """Calls `small_value` of the first actor, one after the other: how many answers were right."""
+        """Calls `small_value` of the first actor, one call after the other. Returns how many answers were right."""
         raise NoSuchThing("no such thing")
 
     def calls_in_flight(self, count: int) -> int:
-        """The same, all under way at once."""
+        """The same, with all calls in flight at once."""
         raise NoSuchThing("no such thing")
 
     def call_each(self) -> int:
@@ -65,16 +65,16 @@ class Peer:
         raise NoSuchThing("no such thing")
 
     def echo(self, array: Any) -> Any:
-        """To the first actor and back."""
+        """Sends the array to the first actor and back."""
         raise NoSuchThing("no such thing")
 
     def broadcast(self, array: Any) -> list[float]:
-        """To every actor: the checksums that they see."""
+        """Sends the array to every actor, and returns the checksums that they compute."""
         raise NoSuchThing("no such thing")
 
     # --- Clients: processes, each with an actor of its own ------------------------------------------------------------
     def start_clients(self, clients: int) -> None:
-        """Here: forked processes, each of which starts a system with one actor."""
+        """By default, forks processes, each of which starts a system with one actor."""
         context = multiprocessing.get_context("fork")
         self._clients = []
         for _ in range(clients):
@@ -91,7 +91,7 @@ class Peer:
                 raise NoSuchThing(problem)
 
     def client_calls(self, count: int) -> int:
-        """So many calls by each client, all under way at once: how many answers were right, in all."""
+        """Each client makes `count` calls, all in flight at once. Returns how many answers were right in total."""
         for _, pipe in self._clients:
             pipe.send(count)
         return sum(pipe.recv() for _, pipe in self._clients)
@@ -101,22 +101,22 @@ class Peer:
         raise NoSuchThing("no such thing")
 
     def tasks(self, count: int) -> int:
-        """Submits `nothing`, one after the other: how many answers were right."""
+        """Submits `nothing`, one task after the other. Returns how many answers were right."""
         raise NoSuchThing("no such thing")
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Submits them all, each by itself, and returns the results in order."""
+        """Submits each call as a task, and returns the results in order."""
         raise NoSuchThing("no such thing")
 
     # --- Other machines -----------------------------------------------------------------------------------------------
     def start_nodes(self, hosts: dict[str, str], here: str, workers: int) -> None:
-        """Actors again, on hosts that ssh knows, by their names and addresses; `workers` on each."""
+        """Starts `workers` actors on each host. The hosts are known to ssh by these names and addresses."""
         raise NoSuchThing("no such thing")
 
     # --- The end ------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
         for child, pipe in getattr(self, "_clients", []):
-            pipe.send(None)  # closing it is not enough: those forked later have it, too
+            pipe.send(None)  # closing is not enough: processes forked later have the pipe too
             child.join()
 
 
@@ -138,7 +138,7 @@ def right(answers: Sequence[Any]) -> int:
 
 
 def find_peers() -> dict[str, type[Peer]]:
-    """Every peer in this folder by its short name, in the order of their places."""
+    """Every peer in this folder under its short name, in the order of their positions."""
     names = sorted(file.stem.removesuffix("_peer") for file in FOLDER.glob("*_peer.py"))
     found = {name: find_peer(name) for name in names}
     return dict(sorted(found.items(), key=lambda item: item[1].place))

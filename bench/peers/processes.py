@@ -1,4 +1,4 @@
-"""The processes of a turn: all that have its mark in their environment, wherever they went. Their use, their end."""
+"""Finds the processes of a turn by a mark in their environment, measures what they use, and ends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def marked(token: str) -> list[int]:
-    """The living that were started with this mark, or by one of them."""
+    """The living processes that were started with this mark, or by such a process."""
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [pid for pid in numbers if is_marked(pid, token)]
 
@@ -25,17 +25,17 @@ def is_marked(pid: int, token: str) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False  # it has just ended, or is not ours to look into
+        return False  # it has just ended, or we may not look into it
     return f"{MARK}={token}".encode() in environment.split(b"\0")
 
 
 @dataclass
 class Usage:
-    memory_bytes: int  # proportional set size: what several share is divided among them
+    memory_bytes: int  # proportional set size: memory that several processes share is divided among them
     processes: int
     threads: int
-    ports: int  # TCP, on which somebody listens
-    cpu_s: float  # used so far
+    ports: int  # TCP ports on which a process listens
+    cpu_s: float  # CPU time used so far
 
 
 def usage(pids: list[int]) -> Usage:
@@ -49,7 +49,7 @@ def usage(pids: list[int]) -> Usage:
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 sockets.add(os.readlink(entry.path))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended meanwhile
         total.memory_bytes += int(_line(rollup, "Pss:")) * KIBIBYTE
         total.threads += int(_line(status, "Threads:"))
         total.processes += 1
@@ -73,7 +73,7 @@ def _listening() -> set[str]:
 
 
 def wait_for_end(token: str, within_s: float) -> list[int]:
-    """Those that are still there afterwards."""
+    """Waits for the end of the processes, and returns those that are still there."""
     deadline = time.monotonic() + within_s
     while (left := marked(token)) and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -81,7 +81,7 @@ def wait_for_end(token: str, within_s: float) -> list[int]:
 
 
 def end_all(token: str, spare: int = 0) -> None:
-    """Kills what has the mark until none is left but the one to spare; each is looked at again with its pid pinned."""
+    """Kills all processes with the mark except `spare`. Before a kill, it checks the process again, its pid pinned."""
     while pids := [pid for pid in marked(token) if pid != spare]:
         for pid in pids:
             try:
@@ -92,7 +92,7 @@ def end_all(token: str, spare: int = 0) -> None:
                 if is_marked(pid, token):
                     signal.pidfd_send_signal(pinned, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # it was quicker
+                pass  # it ended first
             finally:
                 os.close(pinned)
         time.sleep(POLL_S)

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 
 
 class Client:
-    """A client with an actor of its own; itself an actor, since all that runs in Ray is a worker of it."""
+    """A client with an actor of its own. The client is an actor too, because everything in Ray runs in a Ray worker."""
 
     def __init__(self) -> None:
         import ray
@@ -137,7 +137,7 @@ ray.shutdown()
         if hasattr(self, "ray"):
             self.ray.shutdown()
         if hasattr(self, "command_line"):
-            # `ray stop` would end every Ray on the machine. What runs on the hosts ends with them.
+            # `ray stop` would end every Ray on the machine. Processes on the hosts end with the hosts.
             processes.end_all(os.environ[processes.MARK], spare=os.getpid())
 
 

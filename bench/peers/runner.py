@@ -1,4 +1,4 @@
-"""Gives a peer its turn in a process of its own, with a limit on its time, and lets nothing of it stay behind."""
+"""Runs a turn of a peer in a process of its own, with a time limit, and leaves no process of it behind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from peers.peer import ROOT, Peer
 from peers.turn import MARK
 
 END_TIMEOUT_S = 20.0
-SETTLE_S = 1.0  # how long a system is left alone before and while it is looked at
-THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # a worker for each core needs one
+SETTLE_S = 1.0  # how long a system idles before it is measured, and while it is measured
+THREADS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)  # there is a worker for each core, so each needs one thread
 Answer = dict[str, float | str]
 
 
 class Turn:
-    """The process of a peer and all that it starts; afterwards none of them is left.
+    """The process of a peer and all processes that it starts. Afterwards none of them is left.
 
     wrap  makes of a command the one that is run instead, for instance elsewhere
     """
@@ -32,7 +36,7 @@ class Turn:
     def __init__(self, command: list[str], limit_s: float, wrap: Callable[[list[str]], list[str]]) -> None:
         self.token = secrets.token_hex(8)
         self.deadline = time.monotonic() + limit_s
-        self.folder = tempfile.mkdtemp(prefix="peer-")  # short, since sockets have their names in it
+        self.folder = tempfile.mkdtemp(prefix="peer-")  # a short path, because the names of sockets are limited
         self.environment = {
             **os.environ,
             **dict.fromkeys(THREADS, "1"),
@@ -61,7 +65,7 @@ class Turn:
         return self
 
     def lines(self) -> Iterator[str]:
-        """What it prints, until it closes its output; TimeoutError if that takes too long."""
+        """Returns what it prints until it closes its output. Raises TimeoutError if that takes too long."""
         assert self.child.stdout is not None
         descriptor = self.child.stdout.fileno()
         while True:
@@ -82,7 +86,7 @@ class Turn:
         self.child.stdin.flush()
 
     def wait(self) -> None:
-        """For the process, and for all that it started."""
+        """Waits for the process and for all processes that it started."""
         self.child.wait(max(0.1, self.deadline - time.monotonic()))
         processes.wait_for_end(self.token, END_TIMEOUT_S)
 
@@ -107,7 +111,7 @@ class Runner:
         self.wrap: Callable[[list[str]], list[str]] = lambda command: command
 
     def figures(self, name: str, peer: type[Peer], work: str, kind: str, workers: int) -> Answer:
-        """A figure or a reason for each row that came; under "" a reason for all the others."""
+        """A figure or a reason for each row that was measured; under "", a reason for all other rows."""
         answer: Answer = {}
         with self._turn(name, peer, work, kind, workers) as turn:
             try:
@@ -138,7 +142,7 @@ class Runner:
             return {"": f"failed: {turn.last_words()}"}
 
     def system(self, name: str, peer: type[Peer], work: str, kind: str, workers: int) -> Answer:
-        """How long until so many workers have answered, and what they use while they do nothing."""
+        """How long it takes until all workers have answered, and what they use while they idle."""
         with self._turn(name, peer, work, kind, workers) as turn:
             try:
                 for line in turn.lines():

@@ -1,6 +1,6 @@
-// The limit that the peers are measured against: processes with a socket pair each, and nothing but read and write.
-// `peer_sockets WORKERS` takes orders from standard input ("calls 1000") and says how much of what came back was right;
-// `peer_sockets first` is the shortest program that prints 49, computed by another process.
+// Shows the limit of the system: processes that use only read and write, on one socket pair each. `peer_sockets
+// WORKERS` reads orders from standard input ("calls 1000") and prints how many answers were right; `peer_sockets first`
+// is the shortest program that prints 49, computed by another process.
 
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::size_t small_bytes = 64;
 constexpr std::size_t page_bytes = 4096;
-constexpr std::size_t at_once_bytes = 65536;  // what one write may hold before the other side reads
+constexpr std::size_t at_once_bytes = 65536;  // one write may have this many bytes before the other side reads
 
 enum Kind : std::uint64_t { small = 1, echo, count_only };
 
-// Every message starts with it. A small one is all in it.
+// Every message starts with this head. A small message has nothing else.
 struct Header {
   std::uint64_t kind = small;
   std::uint64_t bytes = 0;
@@ -73,7 +73,7 @@ bool is_right(const std::vector<std::uint8_t>& got) {
   return true;
 }
 
-// Reads as much as there is, and answers small messages in as few writes as they came.
+// Reads as much as has arrived, and answers the small messages of one read in one write.
 [[noreturn]] void serve(int fd) {
   std::vector<char> input(at_once_bytes);
   std::vector<std::uint8_t> large;
@@ -86,7 +86,8 @@ bool is_right(const std::vector<std::uint8_t>& got) {
     if (have >= small_bytes) std::memcpy(&header, input.data(), small_bytes);
     if (have >= small_bytes && header.kind != small) {
       large.resize(header.bytes);
-      const std::size_t early = have - small_bytes;  // the sender waits for an answer: all of it belongs to this one
+      const std::size_t early =
+          have - small_bytes;  // the sender waits for an answer, so all of it belongs to this message
       std::memcpy(large.data(), input.data() + small_bytes, early);
       if (!read_all(fd, large.data() + early, header.bytes - early)) _exit(0);
       have = 0;

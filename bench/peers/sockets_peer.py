@@ -1,4 +1,4 @@
-"""Raw sockets in C++ (sockets.cpp), the limit of what the kernel's own messages allow: no objects, no tasks."""
+"""Raw sockets in C++ (sockets.cpp), which show how fast the kernel moves bytes; no objects, no tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sockets(Peer):
         )
 
     def _ask(self, order: str, number: int) -> list[float]:
-        """The program checks what comes back, and says how much was right."""
+        """The program checks the answers, and prints how many were right."""
         assert self.program.stdin is not None
         assert self.program.stdout is not None
         print(order, number, file=self.program.stdin, flush=True)
@@ -57,7 +57,7 @@ class Sockets(Peer):
         return array if self._ask("echo", array.nbytes)[0] == array.nbytes else None
 
     def broadcast(self, array: Any) -> list[float]:
-        """The program's own bytes, not the array's: right ones are told from wrong ones there."""
+        """The program sends bytes of its own instead of the array, so that it can check what comes back."""
         received = self._ask("broadcast", array.nbytes)
         return [checksum(array) if count == array.nbytes else 0.0 for count in received]
 

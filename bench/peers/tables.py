@@ -1,4 +1,4 @@
-"""What is measured: the jobs that the peers are given, and the tables in which their figures are shown."""
+"""The jobs that every peer runs, and the tables that show their figures."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that is measured. The unit is "s", "a minute", "bytes", "share" or "number"."""
+    """One measurement. The unit is "s", "a minute", "bytes", "share" or "number"."""
 
     key: str
     text: str
     unit: str = "s"
     more_is_better: bool = False
-    judged: bool = True  # counts for the goals; what only describes does not
+    judged: bool = True  # counts for the goals; rows that only describe do not
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,20 @@ class Table:
     title: str
     remark: str
     rows: tuple[Row, ...]
-    axis: str = ""  # of a picture with lines: what grows; the number at the end of a row's key. Without: bars
+    axis: str = ""  # the x-axis of a line chart, at the end of each row's key; empty: a bar chart
     kinds: tuple[str, ...] = ("actors", "tasks")  # how each peer was used
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one turn does; its rows come from one process."""
+    """The work of one turn. All of its rows come from one process."""
 
     work: str
     rows: tuple[str, ...]
     kind: str = "actors"
     workers: int = 1
     rounds_max: int = 99
-    needs_kind: bool = True  # else a peer that has no such kind of system does it with another
+    needs_kind: bool = True  # if False, a peer that lacks this kind of system uses another kind
 
 
 def jobs(sizes: dict[str, Any]) -> list[Job]:
@@ -109,14 +109,14 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "operations",
             "Calls and tasks",
-            "Time for each operation. The operations are those of Ray's own microbenchmark. A client with an actor of "
-            "its own is what every peer has; in MiniRay an actor belongs to the process that made it, so clients that "
-            "share actors were not measured.",
+            "The figures are the time for each operation. The operations are those of Ray's own microbenchmark. In "
+            "MiniRay, an actor belongs to the process that made it, so each client has an actor of its own, and "
+            "clients that share actors were not measured.",
             (
-                Row("call", "an actor's method returns a small value, one call after the other"),
-                Row("calls_in_flight", f"the same, {batch} in flight"),
+                Row("call", "an actor's method, one call after the other"),
+                Row("calls_in_flight", f"an actor's method, {batch} calls in flight"),
                 Row("clients", f"{cores} clients, each with an actor, {batch} calls of each in flight"),
-                Row("task", "an empty task, one after the other"),
+                Row("task", "empty tasks, one after the other"),
                 Row("tasks_in_flight", f"empty tasks, {batch} in flight"),
                 Row("array_echo", f"an array of {megabytes} to an actor and back"),
             ),
@@ -124,21 +124,21 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "matrices",
             "Matrix pairs",
-            f"{sizes['matrix_pairs']} pairs of {sizes['matrix_side']} by {sizes['matrix_side']} doubles, multiplied by "
-            f"{cores} workers, one for each core; the products come back. All thousand pairs and their products would "
-            "be 24 GB. What is not multiplication: the share of the time that bare processes, which have the matrices "
-            "already, do not need.",
+            f"{cores} workers, one for each core, multiply {sizes['matrix_pairs']} pairs of matrices of "
+            f"{sizes['matrix_side']} by {sizes['matrix_side']} doubles and return the products. A thousand pairs with "
+            "their products would need 24 GB of memory. The overhead is the share of the time that is not "
+            "multiplication: processes that already have the matrices would not need it.",
             (
                 Row("matrices", "total time"),
-                Row("not_multiplication", "share that is not multiplication", "share", judged=False),
+                Row("not_multiplication", "overhead", "share", judged=False),
             ),
             kinds=("tasks",),
         ),
         Table(
             "verification",
             "Verification tasks",
-            f"Tasks of {sizes['verification_us'] / 1000:g} ms of CPU each, on {cores} cores: tasks a minute. With more "
-            "workers than cores there is no more to be had.",
+            f"The figures are tasks per minute, on {cores} cores. Each task takes {sizes['verification_us'] / 1000:g} "
+            "ms of CPU. More workers than cores cannot make it faster.",
             tuple(
                 Row(f"verification_{n}", f"{n} worker{'s' * (n > 1)}", "a minute", more_is_better=True)
                 for n in sizes["verification_workers"]
@@ -148,10 +148,10 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         ),
         Table(
             "broadcast",
-            "One array for all",
-            f"{megabytes} to every worker, until each has answered with a checksum of one number in every page. The "
-            f"three machines are network namespaces with an sshd each, {NODE_WORKERS} workers on each; the system was "
-            "up before.",
+            "One array for all workers",
+            f"Every worker is sent the same array of {megabytes}, and answers with a checksum of one number in every "
+            "page. The figures are the time until all have answered; the workers had been started before. The three "
+            f"machines are network namespaces, each with an sshd and {NODE_WORKERS} workers.",
             (
                 Row("node", f"to {SYSTEM_WORKERS} workers on this machine"),
                 Row("nodes", f"to {len(NODES) * NODE_WORKERS} workers on {len(NODES)} machines"),
@@ -161,40 +161,42 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "footprint",
             "Start, stop and size",
-            "First result: from the start of the interpreter, with `import`, start and one call. The rest: a system "
-            f"with {SYSTEM_WORKERS} workers that have all run something and now do nothing; memory is proportional "
-            "(PSS), summed over all its processes, the program that started it included; time to stop is until the "
-            "last of them has ended. Size on disk: the package with all that it requires, without Python itself.",
+            "The time to the first result begins with the start of the interpreter, and includes `import`, the start "
+            f"of the workers and one call. The other rows describe a system with {SYSTEM_WORKERS} workers that have "
+            "all run something and are now idle. Its memory is the sum of the proportional set sizes (PSS) of all "
+            "its processes, including the program that started them. The time to stop ends when the last process has "
+            "ended. The size on disk is that of the package with all of its requirements, without Python itself.",
             (
-                Row("first", "empty prompt to first result"),
+                Row("first", "time to the first result"),
                 Row("stop", "time to stop"),
                 Row("memory", "memory", "bytes"),
                 Row("installed", "size on disk", "bytes"),
                 Row("processes", "processes", "number", judged=False),
                 Row("threads", "threads", "number", judged=False),
                 Row("ports", "listening TCP ports", "number", judged=False),
-                Row("idle_cpu", "CPU that it uses while it does nothing, in cores", "number", judged=False),
+                Row("idle_cpu", "CPU used while idle, in cores", "number", judged=False),
             ),
         ),
         Table(
             "overhead",
             "How long a task must be",
-            f"The length of task at which a {cores}-worker pool spends less than 10% of its time on anything but the "
-            "task; each task is submitted by itself.",
+            f"If tasks are at least this long, a pool of {cores} workers spends less than 10% of its time on anything "
+            "but the tasks. Each task is submitted by itself.",
             (Row("overhead", "shortest task with less than 10% overhead"),),
             kinds=("tasks",),
         ),
         Table(
             "growth_workers",
             "Growth: workers",
-            "From the start of the interpreter until each of the workers has answered once, divided by their number.",
-            tuple(Row(f"workers_{n}", f"{n:,} worker{'s' * (n > 1)}, for each") for n in sizes["workers"]),
+            "The figures are the time from the start of the interpreter until each worker has answered once, divided "
+            "by the number of workers.",
+            tuple(Row(f"workers_{n}", f"{n:,} worker{'s' * (n > 1)}, time for each") for n in sizes["workers"]),
             axis="workers",
         ),
         Table(
             "growth_messages",
             "Growth: size of a message",
-            "Time for an array of bytes to an actor and back.",
+            "The figures are the time for an array of bytes to an actor and back.",
             tuple(Row(f"message_{n}", size_text(n)) for n in sizes["message_bytes"]),
             axis="bytes",
             kinds=("actors",),
@@ -202,8 +204,8 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
         Table(
             "growth_tasks",
             "Growth: tasks in flight",
-            "Time for each empty task, when so many are submitted at once.",
-            tuple(Row(f"in_flight_{n}", f"{n:,} in flight, for each") for n in sizes["in_flight"]),
+            "The figures are the time for each empty task, if this many tasks are submitted at once.",
+            tuple(Row(f"in_flight_{n}", f"{n:,} in flight, time for each") for n in sizes["in_flight"]),
             axis="tasks in flight",
             kinds=("tasks",),
         ),

@@ -24,7 +24,7 @@ def checksum_of_tensor(tensor: Any) -> float:
 
 
 def join(rank: int, size: int, store: str) -> Any:
-    """This process as a rank; those that only serve wait in the shutdown until all are done."""
+    """Runs this process as a rank. Ranks that only serve wait in the shutdown until all are done."""
     warnings.simplefilter("ignore")
     from torch.distributed import rpc
 
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
     def start_actors(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")  # as its documentation has it
+        context = multiprocessing.get_context("spawn")  # as its documentation recommends
         self.folder = tempfile.TemporaryDirectory()
         store = f"{self.folder.name}/store"
         self.children = [context.Process(target=serve, args=(n + 1, workers + 1, store)) for n in range(workers)]

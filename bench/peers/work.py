@@ -1,4 +1,4 @@
-"""What the peers are asked to do. Every worker can import it, so that functions travel by name where a peer does so."""
+"""The functions that the peers run. Every worker can import this module, so a peer may send functions by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 OK = b"ok"
-SAMPLE_STEP = 512  # of an array of doubles, one in each page is looked at
+SAMPLE_STEP = 512  # the checksum reads one double in each page of an array
 
 
 class Actor:
@@ -42,13 +42,13 @@ def spin(loops: int) -> int:
 
 
 def verify(problem: dict[str, Any]) -> dict[str, Any]:
-    """Is the answer right? It takes so many loops to find out."""
+    """Whether the answer is right, after `loops` loops of work."""
     spin(problem["loops"])
     left, right = problem["question"]
     return {"problem_id": problem["id"], "correct": left * right == problem["answer"]}
 
 
 def linger(seconds: float) -> int:
-    """Keeps its worker busy, so that others come to their turn."""
+    """Keeps its worker busy, so that other workers get tasks."""
     time.sleep(seconds)
     return os.getpid()

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from peers.peer import Peer, right
 from peers.work import Actor
 
-# What is sent while nobody takes it waits in memory without a limit; else a thousand in flight would block.
+# Messages that nobody has read wait in memory without a limit; with one, a thousand in flight would block.
 NO_LIMIT = 0
 
 
 def serve(folder: str, number: int) -> None:
-    """What a worker does: whichever of its two sockets has a message gets the answer."""
+    """The loop of a worker, which answers on the socket that has a message."""
     import zmq
 
     context = zmq.Context()
@@ -35,7 +35,7 @@ def serve(folder: str, number: int) -> None:
         elif method == "echo":
             socket.send_multipart([*head, actor.echo(message[1].buffer)], copy=False)
         elif method == "checksum":
-            import numpy as np  # not sooner: a worker that never sees an array does without
+            import numpy as np  # imported late: a worker that never sees an array does not need it
 
             total = actor.checksum(np.frombuffer(message[1].buffer, np.float64))
             socket.send_multipart([*head, pickle.dumps(total)])
@@ -84,7 +84,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
     def start_actors(self, workers: int) -> None:
-        import zmq  # once for all workers; contexts come after the fork, which they would not survive
+        import zmq  # imported once for all workers; contexts are made after the fork, which they would not survive
 
         context = multiprocessing.get_context("fork")
         self.folder = tempfile.TemporaryDirectory()
