@@ -25,6 +25,7 @@
 
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
+#include "miniray/future.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/registry.hpp"
 #include "miniray/worker.hpp"
@@ -97,73 +98,18 @@ template <class... Arguments>
 class PendingCall;  // the inside of a future
 class CallDesk;     // the inside of a Caller
 
-/// What CallFuture has whatever the result's type.
-class CallFutureBase {
+/// A future of a call. Like its Caller, it is for one thread at a time.
+class CallFutureBase : public FutureBase {
  public:
-  explicit CallFutureBase(std::shared_ptr<PendingCall> call) : call_(std::move(call)) {}
-
-  /// False if it is not done in time. That it failed is told by get().
-  bool wait(std::optional<double> timeout_s = {}) const;
-  /// Takes the replies that are there; never waits.
-  [[nodiscard]] bool ready() const;
-  /// False if it is done already. Else its result is not wanted any more: if the call has not begun, it never will.
-  bool cancel() const;
-
- protected:
-  /// What came of it, once it is done. Throws TimeoutError; CallError; Cancelled; WorkerDied, WorkerError and
-  /// EndOfStream if the worker ended without a reply.
-  [[nodiscard]] const Value& result(std::optional<double> timeout_s) const;
-  [[nodiscard]] const std::string& function() const;
-  void notify(std::function<void()> callback) const;
-  /// result(), for who asks only once.
-  [[nodiscard]] Value take_result() const;
+  explicit CallFutureBase(std::shared_ptr<PendingCall> call);
 
  private:
   friend std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const>, std::optional<double>);
-  std::shared_ptr<PendingCall> call_;
+  [[nodiscard]] CallDesk& desk() const;
 };
 
-[[noreturn]] void wrong_result(const std::string& function, const std::string& wanted, const std::exception& why);
-/// What a function returned, as what its caller asked for. ValueError if it is something else.
 template <class Result>
-[[nodiscard]] Result result_as(const std::string& function, const Value& value) {
-  try {
-    return convert<Result>(value);
-  } catch (const std::exception& error) {
-    wrong_result(function, Convert<Result>::name(), error);
-  }
-}
-
-/// The same for each of several values.
-template <class Result>
-[[nodiscard]] std::vector<Result> results_as(const std::string& function, const List& values) {
-  std::vector<Result> results;
-  results.reserve(values.size());
-  for (const Value& value : values) results.push_back(result_as<Result>(function, value));
-  return results;
-}
-
-/// A result that may still be on its way. Copies are the same future. As the Caller, it is for one thread at a time.
-template <class Result>
-class CallFuture : public CallFutureBase {
- public:
-  using CallFutureBase::CallFutureBase;
-
-  /// Waits for the result; TimeoutError after, and the call goes on. As often as you like.
-  Result get(std::optional<double> timeout_s = {}) const {
-    static_assert(!std::is_same_v<Result, std::string_view>, "ask for a std::string: a view would refer to nothing");
-    const Value& value = result(timeout_s);
-    if constexpr (!std::is_void_v<Result>) return result_as<Result>(function(), value);
-  }
-  /// Calls it once, with the future, when that is done: in whatever call notices, or at once if it is done. What it
-  /// throws comes out of that call.
-  void on_done(std::function<void(const CallFuture&)> callback) const {
-    notify([future = *this, callback = std::move(callback)] { callback(future); });
-  }
-
- private:
-  friend class Caller;
-};
+using CallFuture = FutureOf<Result, CallFutureBase>;
 
 /// Makes calls on a worker, which must outlive it and stay where it is. A worker has one Caller.
 class Caller {
@@ -174,14 +120,16 @@ class Caller {
   /// Calls that are still under way are given up: get() throws Cancelled, and on_done is not called.
   ~Caller();
 
-  /// Calls and waits. "name.method" is a method of an object that was created there.
+  /// Calls the function, waits, and returns its result. "name.method" is a method of an object that was created there.
+  /// Throws what CallFuture::get() throws.
   template <class Result = Value, class... Arguments>
   Result call(std::string_view function, Arguments&&... arguments) {
-    const auto future = call_async<Result>(function, std::forward<Arguments>(arguments)...);
+    auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
+    const std::shared_ptr<PendingCall> call = begin(function, std::move(list), std::move(keywords));
     if constexpr (std::is_same_v<Result, Value>)
-      return future.take_result();
+      return take_result(call);
     else
-      return future.get();
+      return CallFuture<Result>(call).get();
   }
   /// Returns when the call is on its way.
   template <class Result = Value, class... Arguments>
@@ -193,14 +141,7 @@ class Caller {
   /// items that raise, the first one's error is thrown, when all have been called.
   template <class Result = Value, class Item>
   [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items) {
-    List list;
-    list.reserve(items.size());
-    for (const auto& item : items) list.push_back(to_value<Item>(item));
-    List values = map_values(function, std::move(list));
-    if constexpr (std::is_same_v<Result, Value>)
-      return values;
-    else
-      return results_as<Result>(std::string(function), values);
+    return results_as<Result>(std::string(function), map_values(function, list_of(items)));
   }
   /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
   /// and until it is forgotten.
@@ -220,6 +161,7 @@ class Caller {
   std::shared_ptr<PendingCall> begin_create(std::string_view name, std::string_view class_name, List arguments,
                                             Value keywords);
   [[nodiscard]] List map_values(std::string_view function, List items);
+  [[nodiscard]] static Value take_result(const std::shared_ptr<PendingCall>& call);
   void close();
 
   std::shared_ptr<CallDesk> desk_;
@@ -231,10 +173,7 @@ class Caller {
 template <class Result>
 [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<CallFuture<Result>>& futures,
                                                 std::optional<double> timeout_s = {}) {
-  std::vector<const CallFutureBase*> bases;
-  bases.reserve(futures.size());
-  for (const CallFutureBase& future : futures) bases.push_back(&future);
-  return wait_any(std::span<const CallFutureBase* const>(bases), timeout_s);
+  return wait_any(std::span<const CallFutureBase* const>(bases_of(futures)), timeout_s);
 }
 
 }  // namespace miniray

@@ -7,8 +7,8 @@
 //   std::vector<double> squares = pool.map<double>("square", numbers);
 //   auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
 //
-// There is no thread behind it: tasks move on while the program is in a call of the pool, or of one of its futures.
-// Workers that have a task work on meanwhile. A pool and its futures are for one thread at a time.
+// There is no thread behind it: tasks progress while some thread of the program is in a call of the pool or of one of
+// its futures. Workers that have a task work on meanwhile. Any thread may use a pool, its views and its futures.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "miniray/event_log.hpp"
+#include "miniray/future.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/task_options.hpp"
 #include "miniray/worker.hpp"
@@ -69,51 +70,23 @@ struct MapOptions {
   std::optional<double> timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
 };
 
-class PendingTask;  // the inside of a task that was submitted
+class PendingTask;  // the inside of a future
 class PoolInside;   // the inside of a Pool
 struct TaskTerms;   // options, checked
 
-/// What TaskFuture has whatever the result's type.
-class TaskFutureBase {
+/// A future of a task, which may not even have begun. It may outlive its pool. cancel() drops a task that waits, and
+/// ends one that runs, together with its worker.
+class TaskFutureBase : public FutureBase {
  public:
-  explicit TaskFutureBase(std::shared_ptr<PendingTask> task) : task_(std::move(task)) {}
-
-  /// False if it is not done in time. That it failed is told by get().
-  bool wait(std::optional<double> timeout_s = {}) const;
-  /// Lets the pool move on; never waits, except for workers that have to be replaced.
-  [[nodiscard]] bool ready() const;
-  /// False if it is done already. One that waits is dropped; one that runs ends, with its worker.
-  bool cancel() const;
-
- protected:
-  /// Throws TimeoutError; CallError, what the function threw; WorkerDied; TaskTimeout; Cancelled; PoolBroken.
-  [[nodiscard]] const Value& result(std::optional<double> timeout_s) const;
-  [[nodiscard]] const std::string& function() const;
-  void notify(std::function<void()> callback) const;
+  explicit TaskFutureBase(std::shared_ptr<PendingTask> task);
 
  private:
   friend class Pool;
-  std::shared_ptr<PendingTask> task_;
+  [[nodiscard]] const PendingTask& task() const;
 };
 
-/// The result of a task, which may not even have begun. Copies are the same future. It may outlive its pool.
 template <class Result>
-class TaskFuture : public TaskFutureBase {
- public:
-  using TaskFutureBase::TaskFutureBase;
-
-  /// Waits for the result; TimeoutError after, and the task goes on. As often as you like.
-  Result get(std::optional<double> timeout_s = {}) const {
-    static_assert(!std::is_same_v<Result, std::string_view>, "ask for a std::string: a view would refer to nothing");
-    const Value& value = result(timeout_s);
-    if constexpr (!std::is_void_v<Result>) return result_as<Result>(function(), value);
-  }
-  /// Calls it once, with the future, when that is done: in whatever call of the pool notices, or at once if it is done.
-  /// What it throws comes out of that call. It may use the pool.
-  void on_done(std::function<void(const TaskFuture&)> callback) const {
-    notify([future = *this, callback = std::move(callback)] { callback(future); });
-  }
-};
+using TaskFuture = FutureOf<Result, TaskFutureBase>;
 
 /// A pool, seen with terms for its tasks. The pool must outlive it.
 class PoolView {
@@ -131,14 +104,7 @@ class PoolView {
   template <class Result = Value, class Item>
   [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items,
                                         const MapOptions& options = {}) const {
-    List list;
-    list.reserve(items.size());
-    for (const auto& item : items) list.push_back(to_value<Item>(item));
-    List values = map_values(function, std::move(list), options);
-    if constexpr (std::is_same_v<Result, Value>)
-      return values;
-    else
-      return results_as<Result>(std::string(function), values);
+    return results_as<Result>(std::string(function), map_values(function, list_of(items), options));
   }
   /// The same pool with other terms. UsageError if no node can ever meet them.
   [[nodiscard]] PoolView with(const TaskOptions& options) const;
@@ -188,10 +154,7 @@ class Pool : public PoolView {
   template <class Result>
   [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<TaskFuture<Result>>& futures,
                                                   std::optional<double> timeout_s = {}) {
-    std::vector<const TaskFutureBase*> bases;
-    bases.reserve(futures.size());
-    for (const TaskFutureBase& future : futures) bases.push_back(&future);
-    return wait_any(std::span<const TaskFutureBase* const>(bases), timeout_s);
+    return wait_any(std::span<const TaskFutureBase* const>(bases_of(futures)), timeout_s);
   }
   /// Finishes what was submitted, then ends the workers. No more can be submitted.
   void shutdown();

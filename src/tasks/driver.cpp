@@ -110,6 +110,7 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
 // Waits for the engine to have answered.
 template <class Answer, class Question>
 Answer TaskDriver::ask(Question question) {
+  MINIRAY_CHECK(has_thread());
   Answer answer{};
   std::promise<void> told;
   const bool running = post([&](TaskEngine& engine) {
@@ -127,7 +128,6 @@ bool TaskDriver::submit(Task task, bool late) {
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
   if (stopping_ || !engine_ || ending_ || (refusing_ && !late)) return false;
   ++outstanding_;
-  if (!has_thread()) return engine_->submit(std::move(task)), true;
   incoming_.push_back(std::move(task));
   ring();
   return true;
@@ -137,7 +137,6 @@ void TaskDriver::submit_again(Task task) {
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return;
   ++outstanding_;
-  if (!has_thread()) return engine_->submit_again(std::move(task));
   again_.push_back(std::move(task));
   ring();
 }
@@ -187,7 +186,6 @@ void TaskDriver::ring() {
 bool TaskDriver::post(Command command) {
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return false;
-  if (!has_thread()) return command(*engine_), true;
   commands_.push_back(std::move(command));
   ring();
   return true;
@@ -248,10 +246,12 @@ void TaskDriver::run_until_news(const Deadline& deadline) {
     (void)take_orders();
     replace();
     publish();
-    if (!news_.empty() || (!first && deadline.passed())) return;
-    engine_->turn(staff_->seconds_to_next_look(deadline.seconds_left().value_or(-1)));
+    if (!news_.empty() || (!first && deadline.passed())) break;
+    engine_->turn(staff_->seconds_to_next_look(deadline.seconds_left().value_or(-1)), waker_.get());
     publish();
   }
+  const std::scoped_lock lock(mutex_);
+  asleep_ = false;  // nobody is woken by the bell until the next wait, which takes orders first
 }
 
 void TaskDriver::end() {
@@ -301,7 +301,14 @@ std::optional<TaskDriver::News> TaskDriver::wait_news(const Deadline& deadline) 
 }
 
 void TaskDriver::nudge() {
-  post([this](TaskEngine&) { fresh_.nudged = true; });
+  (void)post_and_tell([](TaskEngine&) {});
+}
+
+bool TaskDriver::post_and_tell(Command command) {
+  return post([this, command = std::move(command)](TaskEngine& engine) {
+    command(engine);
+    fresh_.nudged = true;
+  });
 }
 
 // The end.

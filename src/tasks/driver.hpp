@@ -1,6 +1,5 @@
-// Runs a task engine, and replaces workers that are gone: in a thread of its own, which waits for workers and for
-// nobody else, or whenever its user waits for news. With a thread, any other may give it tasks and orders; one takes
-// its news and hands them out.
+// Runs a task engine and replaces workers that are gone: in a thread of its own, or in whichever thread waits for news.
+// Any thread may give it tasks and orders. One thread at a time waits for its news and hands them out.
 #pragma once
 
 #include <atomic>
@@ -95,14 +94,16 @@ class TaskDriver {
   void hurry(Closing how);
   [[nodiscard]] const Urgency& urgency() const { return urgency_; }
 
-  // Questions. They wait for the engine's answer.
+  /// Has the engine do something soon, and wait_news() return after it. False after stop(): then it is not done.
+  using Command = std::function<void(TaskEngine&)>;
+  bool post_and_tell(Command command);
+
+  // Questions. They wait for the engine's answer, so the driver must have a thread.
   [[nodiscard]] bool is_running(std::int64_t number);
   [[nodiscard]] TaskEngine::Census census();
   [[nodiscard]] std::vector<TaskEngine::WorkerStatus> workers();
 
  private:
-  using Command = std::function<void(TaskEngine&)>;
-
   [[nodiscard]] bool has_thread() const { return runs_ == Runs::in_a_thread; }
 
   void ring();

@@ -1,5 +1,9 @@
 #include "tasks/pool_inside.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "base/check.hpp"
@@ -36,11 +40,23 @@ std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, cons
 
 }  // namespace
 
-void PendingTask::settle(CallReply reply, const std::exception_ptr& why, const std::string& /*worker*/) {
-  value = std::move(reply.value);
-  failure = why;
-  for (auto& callback : std::exchange(callbacks, {})) pool->add_due(std::move(callback));
-  pool = nullptr;
+bool PendingTask::wait(std::optional<double> timeout_s) {
+  return pool.wait([this] { return done(); }, Deadline::in_seconds(timeout_s));
+}
+
+void PendingTask::look() { pool.move_on(); }
+
+void PendingTask::cancel() {
+  pool.cancel({number}, true);
+  (void)wait({});
+}
+
+void PendingTask::on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& /*worker*/,
+                             Callbacks& due) {
+  Callbacks callbacks;
+  const bool settled = settle(std::move(reply.value), failure, callbacks);
+  MINIRAY_CHECK(settled, number);
+  std::ranges::move(callbacks, std::back_inserter(due));
 }
 
 PoolInside::PoolInside(Crew crew, const PoolOptions& options) : make_(std::move(crew.make)), driver_(events_) {
@@ -51,11 +67,10 @@ PoolInside::PoolInside(Crew crew, const PoolOptions& options) : make_(std::move(
 }
 
 PoolInside::~PoolInside() {
-  due_.clear();
   const bool dropped = !under_way_.empty();
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
-  for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->settle({}, gone, {});
-  due_.clear();  // callbacks are not called any more
+  Callbacks not_called;
+  for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->on_outcome({}, gone, {}, not_called);
   try {
     end_workers(dropped ? Closing::interrupt : Closing::finish);
   } catch (const std::exception&) {  // an interrupt; the workers have ended
@@ -73,28 +88,46 @@ std::shared_ptr<const TaskTerms> PoolInside::terms(const TaskOptions& options) c
 
 void PoolInside::require_open() const {
   if (const std::optional<std::string> why = driver_.broken()) throw PoolBroken(*why);
-  if (closed_) throw UsageError("the pool has been shut down, and takes no more tasks");
+  if (closing_) throw UsageError("the pool has been shut down, and takes no more tasks");
 }
 
 void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
-                        std::shared_ptr<const TaskTerms> terms) {
-  require_open();
+                        std::shared_ptr<const TaskTerms> terms, bool of_map) {
   Task task;
   task.number = owner->number = driver_.next_number();
   task.call = call_message(verb, body, task.number);
-  task.large = large_buffers_.own_buffers(task.call);
   task.terms = std::move(terms);
+  const std::scoped_lock lock(mutex_);
+  MINIRAY_CHECK(!of_map || maps_ > 0);
+  if (!of_map) require_open();
+  task.large = large_buffers_.own_buffers(task.call);
   under_way_.emplace(task.number, owner);
   const bool taken = driver_.submit(std::move(task));
   MINIRAY_CHECK(taken);
 }
 
-void PoolInside::cancel(std::int64_t number) {
-  driver_.cancel(number, true);
-  move_on(0.0);
+void PoolInside::begin_map() {
+  const std::scoped_lock lock(mutex_);
+  require_open();
+  ++maps_;
 }
 
-void PoolInside::settle(const TaskOutcome& outcome) {
+void PoolInside::end_map() {
+  {
+    const std::scoped_lock lock(mutex_);
+    MINIRAY_CHECK(maps_ > 0);
+    --maps_;
+  }
+  driver_.nudge();  // a thread that shuts the pool down may wait for it, and lead
+}
+
+void PoolInside::cancel(std::vector<std::int64_t> numbers, bool even_if_they_run) {
+  (void)driver_.post_and_tell([numbers = std::move(numbers), even_if_they_run](TaskEngine& engine) {
+    for (const std::int64_t number : numbers) engine.cancel(number, even_if_they_run, Closing::kill);
+  });
+}
+
+void PoolInside::settle(const TaskOutcome& outcome, Callbacks& due) {
   const auto found = under_way_.find(outcome.task.number);
   if (found == under_way_.end()) return;
   const std::shared_ptr<TaskOwner> owner = std::move(found->second);
@@ -103,38 +136,79 @@ void PoolInside::settle(const TaskOutcome& outcome) {
   std::exception_ptr failure;
   try {
     if (outcome.kind == TaskOutcome::Kind::reply) reply = parse_reply(outcome.reply);
-    failure = failure_of(outcome, reply, owner->function);
-  } catch (const Error&) {  // its head was right, and the rest is none that a worker should send
+    failure = failure_of(outcome, reply, owner->called());
+  } catch (const Error&) {  // the head was right, but the rest is not what a worker should send
     failure = std::current_exception();
   }
   ++(failure ? failed_ : done_);
-  owner->settle(std::move(reply), failure, outcome.worker);
+  owner->on_outcome(std::move(reply), failure, outcome.worker, due);
 }
 
 double PoolInside::mean_ns(const std::string& function) const {
+  const std::scoped_lock lock(mutex_);
   const auto known = means_ns_.find(function);
   return known == means_ns_.end() ? 0 : known->second;
 }
 
 void PoolInside::note_mean(const std::string& function, double ns) {
+  const std::scoped_lock lock(mutex_);
   if (means_ns_.size() >= limits::means_max && !means_ns_.contains(function)) means_ns_.clear();
   means_ns_[function] = ns;
 }
 
-void PoolInside::run_due() {
-  while (!due_.empty()) {
-    const std::function<void()> callback = std::move(due_.front());
-    due_.pop_front();
-    callback();
+// Waiting.
+
+void PoolInside::lead(Lock& lock, std::optional<double> timeout_s) {
+  MINIRAY_CHECK(!led_ && lock.owns_lock());
+  led_ = true;
+  lock.unlock();
+  std::optional<TaskDriver::News> news;
+  std::exception_ptr interrupt;
+  try {
+    news = driver_.wait_news(Deadline::in_seconds(timeout_s));
+    if (news)
+      for (const std::shared_ptr<Ticket>& ticket : news->tickets) answer(*ticket);
+  } catch (...) {
+    interrupt = std::current_exception();
   }
+  lock.lock();
+  Callbacks due;
+  if (news)
+    for (const TaskOutcome& outcome : news->outcomes) settle(outcome, due);
+  led_ = false;
+  changed_.notify_all();
+  lock.unlock();
+  run(due);
+  if (interrupt) std::rethrow_exception(interrupt);
+  lock.lock();
 }
 
-void PoolInside::move_on(std::optional<double> timeout_s) {
-  if (closed_) return;
-  const std::optional<TaskDriver::News> news = driver_.wait_news(Deadline::in_seconds(timeout_s));
-  if (!news) return;
-  for (const TaskOutcome& outcome : news->outcomes) settle(outcome);
-  for (const std::shared_ptr<Ticket>& ticket : news->tickets) answer(*ticket);
+void PoolInside::follow(Lock& lock, const Deadline& deadline) {
+  if (const std::optional<double> left_s = deadline.seconds_left())
+    (void)changed_.wait_for(lock, std::chrono::duration<double>(*left_s));
+  else
+    changed_.wait(lock);
+}
+
+void PoolInside::move_on() {
+  Lock lock(mutex_);
+  if (!led_ && !closed_) lead(lock, 0.0);
+}
+
+// The question may be asked after this has thrown: it has its own place for the answer.
+template <class Answer, class Question>
+Answer PoolInside::ask(Question question) {
+  struct Reply {
+    std::atomic<bool> there = false;
+    Answer answer{};
+  };
+  const auto reply = std::make_shared<Reply>();
+  const bool asked = driver_.post_and_tell([question = std::move(question), reply](TaskEngine& engine) {
+    reply->answer = question(engine);
+    reply->there = true;
+  });
+  if (asked) (void)wait([&] { return reply->there.load(); }, Deadline::never());
+  return reply->answer;
 }
 
 void PoolInside::answer(Ticket& ticket) {
@@ -148,24 +222,38 @@ void PoolInside::answer(Ticket& ticket) {
 // The end.
 
 void PoolInside::shut_down() {
-  (void)wait([this] { return under_way_.empty(); }, Deadline::never());
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+    if (closed_) return;
+  }
+  (void)wait([this] { return under_way_.empty() && maps_ == 0; }, Deadline::never());
+  {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(closed_, true)) return;  // another thread has shut it down meanwhile
+  }
   end_workers(Closing::finish);
 }
 
 void PoolInside::end_workers(Closing how) {
-  if (std::exchange(closed_, true)) return;
   driver_.hurry(how);
   driver_.stop();
 }
 
+std::size_t PoolInside::worker_count() {
+  return ask<std::size_t>([](const TaskEngine& engine) { return engine.census().workers; });
+}
+
 PoolStatus PoolInside::status() {
-  const TaskEngine::Census census = driver_.census();
+  const auto census = ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
+  const std::scoped_lock lock(mutex_);
   return {census.waiting, census.running, done_, failed_, census.workers, census.idle};
 }
 
 std::vector<PoolWorker> PoolInside::workers() {
+  using Found = std::vector<TaskEngine::WorkerStatus>;
   std::vector<PoolWorker> all;
-  for (const TaskEngine::WorkerStatus& worker : driver_.workers())
+  for (const auto& worker : ask<Found>([](const TaskEngine& engine) { return engine.workers(); }))
     all.push_back({worker.name, worker.node, worker.state, worker.pid, worker.tasks});
   return all;
 }

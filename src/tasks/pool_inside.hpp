@@ -1,13 +1,14 @@
-// The inside of a Pool: drives the tasks whenever its user is in one of the pool's calls, and hands out what became of
-// them.
+// The inside of a Pool: runs the task driver whenever a thread is in one of the pool's calls, and hands out what became
+// of the tasks. Any thread may use it.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -22,30 +23,35 @@
 
 namespace miniray {
 
-/// Who submitted a task, and is told once what became of it.
+/// Gets the outcome of a task that was submitted for it, once. The pool holds its lock meanwhile.
 class TaskOwner {
  public:
-  explicit TaskOwner(std::string function_name) : function(std::move(function_name)) {}
+  TaskOwner() = default;
   TaskOwner(const TaskOwner&) = delete;
   TaskOwner& operator=(const TaskOwner&) = delete;
   virtual ~TaskOwner() = default;
-  /// A value or values; or why there is none.
-  virtual void settle(CallReply reply, const std::exception_ptr& failure, const std::string& worker) = 0;
+  /// The reply has a value or values, unless there is a failure. What is added to `due` runs when the lock is free.
+  virtual void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+                          Callbacks& due) = 0;
+  /// What the task calls, for texts.
+  [[nodiscard]] virtual const std::string& called() const = 0;
 
-  const std::string function;
   std::int64_t number = 0;
 };
 
 /// The inside of a future.
-class PendingTask : public TaskOwner {
+class PendingTask : public PendingResult, public TaskOwner {
  public:
-  PendingTask(PoolInside& inside, std::string function_name) : TaskOwner(std::move(function_name)), pool(&inside) {}
-  void settle(CallReply reply, const std::exception_ptr& why, const std::string& worker) override;
+  PendingTask(PoolInside& inside, std::string function_name) : PendingResult(std::move(function_name)), pool(inside) {}
+  bool wait(std::optional<double> timeout_s) override;
+  void look() override;
+  void cancel() override;
+  [[nodiscard]] std::string describe_wait() const override { return "the task of " + function + " is not done"; }
+  void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+                  Callbacks& due) override;
+  [[nodiscard]] const std::string& called() const override { return function; }
 
-  PoolInside* pool;  // none when it is done
-  Value value;
-  std::exception_ptr failure;
-  std::vector<std::function<void()>> callbacks;  // until it is done
+  PoolInside& pool;  // may be gone when it is done
 };
 
 /// What a pool begins with.
@@ -71,32 +77,33 @@ class PoolInside {
   /// UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
 
-  /// Throws if it cannot be sent or the pool takes no tasks, and then nothing was done.
+  /// Throws if it cannot be sent or the pool takes no tasks, and then nothing was done. `of_map`: it belongs to a map,
+  /// which a pool that shuts down finishes.
   void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
-              std::shared_ptr<const TaskTerms> terms);
-  void cancel(std::int64_t number);
-  [[nodiscard]] bool is_running(std::int64_t number) { return driver_.is_running(number); }
-  [[nodiscard]] std::size_t worker_count() { return driver_.census().workers; }
+              std::shared_ptr<const TaskTerms> terms, bool of_map = false);
+  /// Throws if the pool takes no tasks.
+  void begin_map();
+  void end_map();
+  /// Drops tasks that wait, and ends those that run, too, if that is wanted. Does not wait for it.
+  void cancel(std::vector<std::int64_t> numbers, bool even_if_they_run);
+  [[nodiscard]] std::size_t worker_count();
 
   /// What an item of a map of this function takes, as measured last; 0 if it is not known.
   [[nodiscard]] double mean_ns(const std::string& function) const;
   void note_mean(const std::string& function, double ns);
 
-  /// Until done(); false when the deadline has passed. Callbacks run meanwhile.
+  /// Waits until done(), which is called with the lock held. Returns false when the deadline has passed.
   template <class Done>
   bool wait(Done done, const Deadline& deadline) {
-    run_due();
+    std::unique_lock lock(mutex_);
     while (!done()) {
       if (deadline.passed()) return false;
-      move_on(deadline.seconds_left());
-      run_due();
+      led_ ? follow(lock, deadline) : lead(lock, deadline.seconds_left());
     }
     return true;
   }
-  /// What can be done now; waits at most so long for something to do. For ever without a time.
-  void move_on(std::optional<double> timeout_s);
-  void add_due(std::function<void()> callback) { due_.push_back(std::move(callback)); }
-  void run_due();
+  /// Lets tasks progress, without waiting.
+  void move_on();
   /// Finishes what was submitted, and ends the workers.
   void shut_down();
 
@@ -105,19 +112,31 @@ class PoolInside {
   [[nodiscard]] std::vector<PoolWorker> workers();
 
  private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // One of the threads that wait leads: it runs the driver, and settles tasks for all. The others follow.
+  void lead(Lock& lock, std::optional<double> timeout_s);
+  void follow(Lock& lock, const Deadline& deadline);
+  template <class Answer, class Question>
+  Answer ask(Question question);
   void require_open() const;
-  void settle(const TaskOutcome& outcome);
+  void settle(const TaskOutcome& outcome, Callbacks& due);
   void answer(Ticket& ticket);
   void end_workers(Closing how);
 
   EventLog events_;
   std::function<Worker(Worker&)> make_;
   TaskDriver driver_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  bool led_ = false;
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
-  std::deque<std::function<void()>> due_;
   std::map<std::string, double> means_ns_;
-  bool closed_ = false;
+  std::size_t maps_ = 0;  // under way
+  bool closing_ = false;  // nothing new is taken
+  bool closed_ = false;   // all that was taken is done
   std::size_t done_ = 0, failed_ = 0;
 };
 

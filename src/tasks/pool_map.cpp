@@ -22,13 +22,15 @@ class Mapping {
                .chunk_size = chunk_size,
                .one_by_one = terms_->timeout_s || terms_->memory_bytes,
                .workers = inside.worker_count(),
-               .mean_ns = inside.mean_ns(function_)}) {}
+               .mean_ns = inside.mean_ns(function_)}) {
+    inside_.begin_map();
+  }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  // Nobody asks for the rest, be it that an interrupt or a callback threw.
+  // If an interrupt or a callback threw, nobody asks for the rest.
   ~Mapping() {
-    given_up_ = true;
-    for (const std::shared_ptr<Chunk>& chunk : std::vector(under_way_)) inside_.cancel(chunk->number);
+    inside_.cancel(numbers_of(under_way_), true);
+    inside_.end_map();
   }
 
   /// As many chunks as the workers can be busy with, and one more for each.
@@ -43,8 +45,17 @@ class Mapping {
   [[nodiscard]] bool done() const {
     return under_way_.empty() && again_.empty() && (failure_ || next_ == items_.size());
   }
-  /// Whether something has come since it was last asked.
-  [[nodiscard]] bool heard_something() { return std::exchange(heard_, false); }
+  /// Waits for an outcome, and takes in all that there are. Returns false when the deadline has passed.
+  bool wait(const Deadline& deadline) {
+    std::vector<Arrival> arrived;
+    const auto take = [&] {
+      arrived.swap(inbox_->arrivals);
+      return !arrived.empty();
+    };
+    if (!inside_.wait(take, deadline)) return false;
+    for (Arrival& arrival : arrived) settle(std::move(arrival));
+    return true;
+  }
   /// What the items became.
   [[nodiscard]] List take() {
     if (failure_) std::rethrow_exception(failure_);
@@ -52,18 +63,38 @@ class Mapping {
   }
 
  private:
-  class Chunk : public TaskOwner {
+  class Chunk;
+  struct Arrival {
+    std::shared_ptr<const Chunk> chunk;
+    CallReply reply;
+    std::exception_ptr failure;
+    std::string worker;
+  };
+  // Outlives the map, if it has to. The pool's lock guards it.
+  struct Inbox {
+    std::vector<Arrival> arrivals;
+  };
+  class Chunk : public TaskOwner, public std::enable_shared_from_this<Chunk> {
    public:
-    Chunk(Mapping& of, std::size_t first_item, std::size_t item_count)
-        : TaskOwner(of.function_), first(first_item), count(item_count), mapping_(of) {}
-    void settle(CallReply reply, const std::exception_ptr& failure, const std::string& worker) override {
-      mapping_.settle(*this, std::move(reply), failure, worker);
+    Chunk(const Mapping& of, std::size_t first_item, std::size_t item_count)
+        : first(first_item), count(item_count), function_(of.function_), inbox_(of.inbox_) {}
+    void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+                    Callbacks& /*due*/) override {
+      inbox_->arrivals.push_back({shared_from_this(), std::move(reply), failure, worker});
     }
+    [[nodiscard]] const std::string& called() const override { return function_; }
     const std::size_t first, count;
 
    private:
-    Mapping& mapping_;
+    const std::string function_;
+    const std::shared_ptr<Inbox> inbox_;
   };
+
+  static std::vector<std::int64_t> numbers_of(const std::vector<std::shared_ptr<Chunk>>& chunks) {
+    std::vector<std::int64_t> numbers;
+    for (const auto& chunk : chunks) numbers.push_back(chunk->number);
+    return numbers;
+  }
 
   void send(std::size_t first, std::size_t count) {
     auto chunk = std::make_shared<Chunk>(*this, first, count);
@@ -73,7 +104,7 @@ class Mapping {
     const Value body = limited ? call_body(function_, std::move(items), {}, terms_->memory_bytes)
                                : map_body(function_, std::move(items));
     try {
-      inside_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_);
+      inside_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_, true);
     } catch (const Unsendable& error) {
       return unsendable(first, body.at(1).list(), error);
     }
@@ -92,12 +123,10 @@ class Mapping {
     fail(first, std::make_exception_ptr(otherwise));
   }
 
-  // Throws nothing: there are other outcomes to be handed out.
-  void settle(const Chunk& chunk, CallReply reply, std::exception_ptr failure, const std::string& worker) {
-    heard_ = true;
-    const std::size_t first = chunk.first, count = chunk.count;
-    std::erase_if(under_way_, [&](const auto& held) { return held.get() == &chunk; });
-    if (given_up_) return;
+  void settle(Arrival arrival) {
+    auto& [chunk, reply, failure, worker] = arrival;
+    const std::size_t first = chunk->first, count = chunk->count;
+    std::erase(under_way_, chunk);
     if (!failure && terms_->memory_bytes && reply.verb == ReplyVerb::value) {
       reply.verb = ReplyVerb::values;
       reply.value = List{std::move(reply.value)};
@@ -133,8 +162,10 @@ class Mapping {
     if (item >= failed_item_) return;
     failed_item_ = item;
     failure_ = std::move(failure);
-    for (const std::shared_ptr<Chunk>& chunk : std::vector(under_way_))
-      if (chunk->first > item && !inside_.is_running(chunk->number)) inside_.cancel(chunk->number);
+    std::vector<std::int64_t> behind;
+    for (const std::shared_ptr<Chunk>& chunk : under_way_)
+      if (chunk->first > item) behind.push_back(chunk->number);
+    inside_.cancel(std::move(behind), false);
   }
 
   PoolInside& inside_;
@@ -147,8 +178,7 @@ class Mapping {
   std::vector<std::shared_ptr<Chunk>> under_way_;
   std::size_t failed_item_ = SIZE_MAX;
   std::exception_ptr failure_;
-  bool heard_ = false;
-  bool given_up_ = false;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 };
 
 }  // namespace
@@ -161,7 +191,7 @@ List map_in_chunks(PoolInside& inside, const std::shared_ptr<const TaskTerms>& t
   while (true) {
     mapping.feed();
     if (mapping.done()) return mapping.take();
-    if (!inside.wait([&] { return mapping.heard_something(); }, deadline))
+    if (!mapping.wait(deadline))
       throw TimeoutError("the map of " + function + " is not done after " + std::to_string(*options.timeout_s) +
                          " s, and what was left of it is cancelled");
   }
