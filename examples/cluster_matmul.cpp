@@ -9,20 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "matrix.hpp"
+
 namespace {
-
-using Matrix = std::vector<double>;
-
-Matrix multiply(std::span<const double> a, std::span<const double> b, std::size_t size) {
-  Matrix product(size * size);
-  for (std::size_t i = 0; i < size; ++i) {
-    for (std::size_t k = 0; k < size; ++k) {
-      const double factor = a[i * size + k];
-      for (std::size_t j = 0; j < size; ++j) product[i * size + j] += factor * b[k * size + j];
-    }
-  }
-  return product;
-}
 
 // Runs in each worker.
 void matrix_worker(miniray::Handle& handle) {

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from language_model import Transformer
 from torch.distributed.fsdp import fully_shard
-from torch.nn.utils import clip_grad_norm_
-from training import get_state, own_device, parse_options, set_state, train, weights_digest
+from training import answer_orders, own_device, parse_options, train
 
 from miniray import NCCLConfig, setup_nccl_env
 
@@ -35,34 +34,7 @@ def training_work_fn(handle):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     # 4. Training loop
-    handle.send({"status": "ready"})
-
-    while True:
-        msg = handle.recv()
-
-        if msg["cmd"] == "forward_backward":  # gradients are averaged over ranks, and add up until optim_step
-            loss = model(msg["batch"].to(device))
-            loss.backward()
-            handle.send({"loss": loss.item()})
-
-        elif msg["cmd"] == "optim_step":
-            norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            handle.send({"gradient_norm": norm.full_tensor().item()})
-
-        elif msg["cmd"] == "save":
-            handle.send(get_state(model, optimizer))
-
-        elif msg["cmd"] == "load":
-            set_state(model, optimizer, msg["state"])
-            handle.send({"status": "loaded"})
-
-        elif msg["cmd"] == "digest":
-            handle.send({"digest": weights_digest(model)})
-
-        elif msg["cmd"] == "shutdown":
-            break
+    answer_orders(handle, model, optimizer, device)
 
     dist.destroy_process_group()
 

@@ -1,4 +1,5 @@
-"""Code that train_ddp.py and train_fsdp.py share: loading and saving the state of a training, and the coordinator."""
+"""Code that train_ddp.py and train_fsdp.py share: the message loop of a rank, the state of a training, and the
+coordinator."""
 
 import argparse
 import hashlib
@@ -12,6 +13,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_norm_
 
 from miniray import Cluster, NodeConfig
 
@@ -46,6 +49,38 @@ def weights_digest(model):
     for name, weight in get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)).items():
         digest.update(name.encode() + weight.cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def answer_orders(handle, model, optimizer, device):
+    """One rank's message loop: do what the coordinator orders, until it orders the end."""
+    handle.send({"status": "ready"})
+
+    while True:
+        msg = handle.recv()
+
+        if msg["cmd"] == "forward_backward":  # gradients are averaged over ranks, and add up until optim_step
+            loss = model(msg["batch"].to(device))
+            loss.backward()
+            handle.send({"loss": loss.item()})
+
+        elif msg["cmd"] == "optim_step":
+            norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            handle.send({"gradient_norm": (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()})
+
+        elif msg["cmd"] == "save":
+            handle.send(get_state(model, optimizer))
+
+        elif msg["cmd"] == "load":
+            set_state(model, optimizer, msg["state"])
+            handle.send({"status": "loaded"})
+
+        elif msg["cmd"] == "digest":
+            handle.send({"digest": weights_digest(model)})
+
+        elif msg["cmd"] == "shutdown":
+            break
 
 
 # --- The coordinator --------------------------------------------------------------------------------------------------
