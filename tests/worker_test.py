@@ -125,7 +125,7 @@ def test_the_out_of_memory_killer_is_named(memory_group: Path) -> None:
 
     with Worker(greedy) as worker:
         assert worker.recv() == "going"
-        with pytest.raises(miniray.WorkerDied, match="for want of memory") as caught:
+        with pytest.raises(miniray.WorkerDied, match="was killed: out of memory") as caught:
             worker.recv()
         assert caught.value.out_of_memory
         assert caught.value.signal == signal.SIGKILL

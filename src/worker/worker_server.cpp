@@ -354,7 +354,7 @@ bool WorkerServer::State::tick() {
 
 void WorkerServer::State::turn() {
   const bool urgent = tick();
-  (void)loop_.turn(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
+  (void)loop_.poll(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
   count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
 }
