@@ -94,7 +94,7 @@ for name in (
         ("Cluster([NodeConfig('a')], codec=None)", 'TypeError: codec is a str, "msgpack" or "json", not None'),
         (
             "Cluster([NodeConfig('a')], codec='pickle')",
-            'UsageError: there is no codec "pickle"; choose "msgpack" or "json"',
+            'UsageError: unknown codec "pickle"; choose "msgpack" or "json"',
         ),
         (
             "Cluster([NodeConfig('a')], start_timeout_s='5')",

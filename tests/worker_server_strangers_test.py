@@ -239,7 +239,7 @@ def with_length(text: bytes) -> bytes:
         (with_length(b'{"kind": "queen"}'), 'not "queen"'),
         (with_length(b'{"kind": 3}'), "its request cannot be read"),
         (with_length(b'{"work_fn": ["x"]}'), "its request cannot be read"),
-        (with_length(b'{"codec": "pickle"}'), 'there is no codec "pickle"'),
+        (with_length(b'{"codec": "pickle"}'), 'unknown codec "pickle"'),
         (with_length(b'{"shared_memory": "yes"}'), "its request cannot be read"),
         (with_length(b'{"unreachable_ms": 1}'), "unreachable_ms is out of range: 1"),
         (with_length(b'{"unreachable_ms": 1e3}'), "its request cannot be read"),
