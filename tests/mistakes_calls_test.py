@@ -181,8 +181,8 @@ def test_another_thread_is_refused(worker: Any) -> None:
 
     try:
         assert until(refusal) == (
-            f"UsageError: the channel to {worker.name} is in use by another thread (or by what a signal interrupted); "
-            "give each thread its own, or hold a lock around the calls"
+            f"UsageError: the channel to {worker.name} is in use by another thread (or by the code that a signal "
+            "interrupted). Give each thread a worker of its own, or hold a lock around the calls"
         )
     finally:
         ended.set()
@@ -203,8 +203,8 @@ def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
         text = pipe.read()
     os.waitpid(child, 0)
     assert text == (
-        f"UsageError: the channel to {worker.name} belongs to the process that made it, and this is a child of that. A "
-        "child starts workers of its own; a worker speaks through its handle"
+        f"UsageError: the channel to {worker.name} belongs to the process that made it, and this process is a child of "
+        "that one. Start a worker in this process, or use its handle if it is a worker itself"
     )
 
 

@@ -84,7 +84,7 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any) -> No
         (
             b"MiniRay?" + struct.pack("<I", 7) + bytes(32),
             b"MiniRay!" + struct.pack("<II", 2, 1),
-            "it speaks version 7 of MiniRay's protocol, and this side version 2: install the same MiniRay",
+            "it speaks version 7 of MiniRay's protocol, and this side speaks version 2: install the same MiniRay",
         ),
         (HELLO + bytes(32), None, "it has another key"),
         (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, None, "it has another key"),
@@ -129,7 +129,7 @@ def test_a_client_notices_that_the_server_is_none() -> None:
                 handle.recv()
 
     for said, text in (
-        (b"220 mail.example.com ESMTP\r\n", "what listens there is no MiniRay worker server"),
+        (b"220 mail.example.com ESMTP\r\n", "the program that listens there is not a MiniRay worker server"),
         (b"MiniRay!" + struct.pack("<II", 9, 1), "it speaks version 9"),
         (b"MiniRay!" + struct.pack("<II", 2, 0) + bytes(64), "it has another key"),
         (b"MiniRay!" + struct.pack("<II", 2, 3), "Try again later"),

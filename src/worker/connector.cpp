@@ -136,7 +136,7 @@ void Connector::go_on() {
     }
     handshake_->feed(arrived);
     if (handshake_->refusal())
-      throw Refused("the server at " + where_ + " and this side do not agree: " + handshake_->complaint());
+      throw Refused("the server at " + where_ + " and this side do not agree: " + handshake_->error_text());
     if (!handshake_->done()) continue;
     send(handshake_->take_output() + request_);
     step_ = Step::asking;

@@ -56,7 +56,7 @@ Newcomer::Progress Newcomer::advance() {
       handshake_.feed(arrived);
       const std::string answer = handshake_.take_output();
       if (!answer.empty() && !write_at_once(socket_.get(), answer)) return fail("it does not take the answer");
-      if (handshake_.refusal()) return fail(handshake_.complaint());
+      if (handshake_.refusal()) return fail(handshake_.error_text());
       continue;
     }
     input_ += arrived;
