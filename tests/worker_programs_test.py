@@ -112,7 +112,7 @@ def test_a_failure_that_nobody_received_is_printed() -> None:
         worker.close()
         """
     )
-    assert "nobody received this" in done.stderr
+    assert "this error was not received" in done.stderr
     assert "ValueError: unheard" in done.stderr
 
 

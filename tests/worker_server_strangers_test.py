@@ -71,7 +71,7 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any) -> No
     assert server.where in str(caught.value)
     assert until(lambda: len(refusals(server.log)) == before + 2)
     # It notices at the first of its two connections, and the second may not have said anything yet.
-    assert "it left before it proved that it has the key; probably it has another one" in server.log
+    assert "it closed the connection before it proved that it has the key; probably it has another one" in server.log
     assert server.serves()
 
 
@@ -108,7 +108,10 @@ def test_a_stranger_is_refused_and_the_server_goes_on(
 
 
 def test_who_leaves_in_between_is_forgotten(server: Any, stranger: Any) -> None:
-    for said, reason in ((b"", "it left without a word"), (HELLO[:20], "it left before it proved that it has the key")):
+    for said, reason in (
+        (b"", "it closed the connection and sent nothing"),
+        (HELLO[:20], "it closed the connection before it proved that it has the key"),
+    ):
         before = len(refusals(server.log))
         connection = stranger()
         connection.sendall(said)
@@ -156,9 +159,9 @@ def test_who_does_not_come_to_the_point_is_refused_after_a_while(server: Any, st
     with pytest.raises(ConnectionRefusedError, match="the other of its two connections did not come"):
         clients[2].ask(token="alone")
     reasons = [
-        "it said nothing within 10 s",
+        "it sent nothing within 10 s",
         "it did not prove that it has the key within 10 s",
-        "it did not say what it wants within 10 s",
+        "it sent no request within 10 s",
         "the other of its two connections did not come",
     ]
     assert until(lambda: all(reason in server.log[before:] for reason in reasons)), server.log
@@ -213,7 +216,7 @@ def test_no_descriptors_left_is_survived(start_server: Any) -> None:
     with ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        assert until(lambda: "too many connections say nothing" in server.log)
+        assert until(lambda: "too many connections have sent no request" in server.log)
         assert "ulimit -n" in server.log
     assert until(lambda: len(refusals(server.log)) + server.log.count(" dropped ") == 100)
     assert server.serves()

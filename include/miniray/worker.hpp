@@ -144,8 +144,8 @@ class Worker {
   friend class Unsupervised;
   enum class Patience : std::uint8_t { wait, none };
   template <class Call>
-  auto recovering(Patience patience, Call call);
-  void end_was_found(Patience patience);
+  auto with_recovery(Patience patience, Call call);
+  void handle_end(Patience patience);
 
   std::unique_ptr<State> state_;
   std::shared_ptr<Recovery> recovery_;

@@ -54,7 +54,7 @@ TEST_CASE("seconds that are negative, infinite or NaN") {
     CHECK(*far.seconds_left() > 1e9);
     CHECK(far.poll_ms(1000) == 1000);
   }
-  CHECK_THROWS_WITH_AS((void)Deadline::in_seconds(std::nan("")), doctest::Contains("not NaN"), UsageError);
+  CHECK_THROWS_WITH_AS((void)Deadline::in_seconds(std::nan("")), doctest::Contains("the time-out is NaN"), UsageError);
 }
 
 }  // namespace miniray

@@ -54,7 +54,7 @@ TEST_CASE("a host is resolved to addresses, which have a text") {
 }
 
 TEST_CASE("an impossible address is refused with the reason") {
-  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536), doctest::Contains("from 0 to 65535, not 65536"),
+  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536), doctest::Contains("the port is 65536; give a number from 0 to 65535"),
                        UsageError);
   CHECK_THROWS_AS((void)network::resolve("localhost", -1), UsageError);
   CHECK_THROWS_WITH_AS((void)network::resolve("256.256.256.256.", 1), doctest::Contains("`getent hosts"), UnknownHost);

@@ -156,7 +156,7 @@ TEST_CASE("buffers that are kept for later messages are counted, and dropped whe
   Message named = array;
   named.places = {BufferPlace::kept(5)};
   here.send(named);
-  CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("had not sent"), ProtocolError);
+  CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("a kept buffer that it has not sent"), ProtocolError);
 }
 
 TEST_CASE("the invariants of wait sets hold when channels change sets or close") {

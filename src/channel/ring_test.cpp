@@ -90,7 +90,7 @@ TEST_CASE("a peer that writes nonsense into the ring is refused") {
     head.written = limits::ring_bytes;
     record.frame_bytes = UINT64_MAX;
   }
-  CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("not a frame"), ProtocolError);
+  CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("a malformed record"), ProtocolError);
 }
 
 TEST_CASE("a reader that claims to have read more than was written gets no more frames") {
