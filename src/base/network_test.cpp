@@ -54,8 +54,8 @@ TEST_CASE("a host is resolved to addresses, which have a text") {
 }
 
 TEST_CASE("an impossible address is refused with the reason") {
-  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536), doctest::Contains("the port is 65536; give a number from 0 to 65535"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536),
+                       doctest::Contains("the port is 65536; give a number from 0 to 65535"), UsageError);
   CHECK_THROWS_AS((void)network::resolve("localhost", -1), UsageError);
   CHECK_THROWS_WITH_AS((void)network::resolve("256.256.256.256.", 1), doctest::Contains("`getent hosts"), UnknownHost);
   CHECK_THROWS_WITH_AS((void)network::resolve("/" + std::string(200, 'x'), 0), doctest::Contains("107 characters"),
