@@ -78,8 +78,8 @@ def test_a_name_that_is_not_known(worker: Any) -> None:
         'and no module "clock" can be imported'
     )
     assert told(lambda: worker.call_remote("math.sqrtt", 3)) == (
-        'LookupError: no function "math.sqrtt" is registered here (registered: square). As a module\'s: cannot import '
-        "math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
+        'LookupError: no function "math.sqrtt" is registered here (registered: square). Looked for in a module: '
+        "cannot import math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
     )
     with Pool(1) as pool:
         text = told(lambda: pool.submit("square", 3).result())

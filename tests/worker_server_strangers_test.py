@@ -239,7 +239,7 @@ def with_length(text: bytes) -> bytes:
         (with_length(b"[1, 2]"), "its request cannot be read"),
         (with_length(b'"worker"'), "its request cannot be read"),
         (with_length(b"[" * 2**20), "its request cannot be read"),
-        (with_length(b'{"kind": "queen"}'), 'not "queen"'),
+        (with_length(b'{"kind": "queen"}'), 'unknown kind of request "queen"'),
         (with_length(b'{"kind": 3}'), "its request cannot be read"),
         (with_length(b'{"work_fn": ["x"]}'), "its request cannot be read"),
         (with_length(b'{"codec": "pickle"}'), 'unknown codec "pickle"'),

@@ -241,7 +241,7 @@ def test_two_threads_in_one_worker_are_refused(tmp_path: Path) -> None:
         until(lambda: thread.native_id is not None and is_blocked(thread.native_id))
         with pytest.raises(RuntimeError, match="in use by another thread"):
             worker.recv(timeout=0)
-        with pytest.raises(RuntimeError, match="give each thread its own"):
+        with pytest.raises(RuntimeError, match="Give each thread a worker of its own"):
             worker.send("from the second thread")
         gate.touch()
         thread.join()
