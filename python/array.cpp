@@ -1,4 +1,4 @@
-// miniray.Array: an array as it came, for receivers without numpy, and the memory behind the arrays of those with it.
+// miniray.Array: what a receiver without numpy gets for an array. With numpy, it owns the memory of the numpy array.
 #include "miniray/array.hpp"
 
 #include <nanobind/stl/string.h>
@@ -11,7 +11,7 @@
 namespace miniray::python {
 namespace {
 
-// In the order of DType; bfloat16, which Python cannot spell, is shown as its 16 bits.
+// Formats of the buffer protocol, in the order of DType. It has none for bfloat16, whose 16 bits appear as "H".
 constexpr std::array<const char*, dtype_count> formats{"?", "b", "h", "i", "q", "B",  "H", "I",
                                                        "Q", "e", "H", "f", "d", "Zf", "Zd"};
 constexpr std::array<const char*, 3> forms{"array", "tensor", "list"};
@@ -70,12 +70,13 @@ std::string repr(const Array& array) {
 void bind_array(nb::module_& module) {
   nb::class_<Array>(
       module, "Array", nb::type_slots(slots),
-      "An array as it came: dtype, shape, and contiguous bytes that memoryview() and numpy read in place. "
-      "Receivers that have numpy or torch get their arrays instead.")
+      "A received array: dtype, shape, and contiguous bytes that memoryview() and numpy read without a copy. "
+      "Receivers that have numpy or torch get arrays of these libraries instead.")
       .def(
           "__init__",
           [](Array*, nb::args, nb::kwargs) {
-            throw nb::type_error("an Array is what arrives where numpy is missing; send a numpy array or a tensor");
+            throw nb::type_error(
+                "an Array cannot be made: it is what arrives where numpy is missing; send a numpy array or a tensor");
           },
           nb::sig("def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None"))
       .def_prop_ro("dtype", [](const Array& array) { return name_of(array.dtype()); })

@@ -1,4 +1,4 @@
-// miniray.Channel: messages over any connected stream socket.
+// miniray.Channel: sends and receives messages over any connected stream socket.
 #include "miniray/channel.hpp"
 
 #include <unistd.h>
@@ -27,9 +27,11 @@ void bind_channel(nb::module_& module) {
       },
       "socket"_a, "codec"_a = "msgpack", "peer"_a = "peer", "shared_memory"_a = true, "spin_us"_a = nb::none(),
       "inbox_bytes_max"_a = limits::inbox_bytes_max,
-      "Takes over a descriptor: pass sock.detach(). `peer` is how errors call the other side.");
+      "Takes ownership of a descriptor: pass sock.detach(). `peer` is the name of the other side in errors.");
   bind_conversation(channel);
-  channel.def("close", &Channel::close, "The other side sees the end of the stream after what was sent.")
+  channel
+      .def("close", &Channel::close,
+           "Close the channel: the other side sees the end of the stream after the last message.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](Channel& self, nb::args) { self.close(); },

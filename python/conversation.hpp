@@ -1,4 +1,4 @@
-// The calls that a channel, a handle and a worker have in common, bound once.
+// Binds the calls that a channel, a handle and a worker have in common.
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -26,7 +26,7 @@ bool send_some(T& self, nb::handle message) {
   return self.send_some(encoded.message());
 }
 
-// An exception from a signal handler may come while the message is made into objects: it is then the next again.
+// A signal handler may raise an exception while the message is decoded. The message is then put back, and is not lost.
 template <class T>
 nb::object decode_or_put_back(T& self, Message message) {
   try {
@@ -58,7 +58,7 @@ template <class T>
 nb::object recv_large(T& self) {
   nb::object message = recv(self, {}, {});
   if (!nb::isinstance<nb::bytes>(message))
-    throw UsageError("recv_large expected bytes, but the next message was something else; use recv()");
+    throw UsageError("recv_large expected bytes, but the message is something else; use recv()");
   return message;
 }
 
@@ -67,16 +67,18 @@ void bind_conversation(nb::class_<T>& type) {
   using namespace nb::literals;
   type.def("send", send<T>, "message"_a.none(), nb::sig("def send(self, message: object) -> None"),
            "Send a message: dict, list, tuple, str, int, float, bool, None, bytes, numpy arrays and torch CPU tensors, "
-           "nested as you like. Returns when the message may be changed again. Raises TypeError, naming the place, if "
-           "something in it cannot be sent.")
+           "nested in any way. Returns when the message may be changed again. Raises TypeError, which names the place, "
+           "if a part of it cannot be sent.")
       .def("recv", recv<T>, nb::kw_only(), "max_size"_a = nb::none(), "timeout"_a = nb::none(),
            nb::sig("def recv(self, *, max_size: int | None = None, timeout: float | None = None) -> typing.Any"),
-           "Wait for the next message. Raises TimeoutError after `timeout` seconds and MessageTooLarge if the next "
-           "message has more than `max_size` bytes; in both cases nothing is lost and recv can be called again.")
+           "Wait for the next message and return it. Raises TimeoutError after `timeout` seconds, and MessageTooLarge "
+           "if the next message has more than `max_size` bytes; in both cases recv can be called again, and no message "
+           "is lost.")
       .def("send_large", send<T>, "data"_a,
            nb::sig("def send_large(self, data: bytes | bytearray | memoryview) -> None"),
-           "Send bytes. The same as send(): large buffers go through shared memory by themselves.")
-      .def("recv_large", recv_large<T>, nb::sig("def recv_large(self) -> bytes"), "Wait for a message of bytes.")
+           "Send bytes. It does the same as send(), which also sends large buffers through shared memory.")
+      .def("recv_large", recv_large<T>, nb::sig("def recv_large(self) -> bytes"),
+           "Wait for a message of bytes and return it. Raises UsageError if the message is something else.")
       .def(
           "send_async",
           [](nb::handle self, nb::handle message) { return attribute("miniray._async", "send")(self, message); },
@@ -94,13 +96,14 @@ void bind_conversation(nb::class_<T>& type) {
           "recv() for asyncio. A cancelled call loses no message.")
       .def(
           "fileno", [](T& self) { return self.fileno(); },
-          "A descriptor that is readable when recv() may have something, for select and the like. A message may also "
-          "be in the inbox already: wait_any knows both.")
+          "Return a descriptor for select and the like: it is readable when recv() may have a message. A message may "
+          "also be in the inbox already, which the descriptor does not show; wait_any() looks at both.")
       .def_prop_ro(
-          "codec", [](T& self) { return name_of(self.codec()); }, "The codec of what is sent: \"msgpack\" or \"json\".")
+          "codec", [](T& self) { return name_of(self.codec()); },
+          "The codec of sent messages: \"msgpack\" or \"json\".")
       .def_prop_ro(
           "ended", [](T& self) { return self.ended(); },
-          "True if the other side will send no more than what is in the inbox.")
+          "True if the other side will send no more messages than those in the inbox.")
       // For miniray._async.
       .def("_send_some", send_some<T>, "message"_a.none())
       .def("_recv_some", recv_some<T>, "max_size"_a.none(),

@@ -1,4 +1,5 @@
-// The core's exceptions as Python's: the classes are in miniray/errors.py, or are what people already catch.
+// Translates the core's exceptions to Python's: to the classes of miniray/errors.py, or to built-in ones such as
+// TimeoutError, OSError and TypeError.
 #include <nanobind/stl/string.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 namespace miniray::python {
 namespace {
 
-// What a peer sent may be quoted in a text, and need not be UTF-8.
+// The text may quote bytes of a peer, which need not be UTF-8.
 void raise(const nb::object& type, const Error& error) {
   const std::string_view text = error.what();
   const nb::object message =
@@ -30,7 +31,7 @@ void raise_worker_error(const WorkerError& error) {
   PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
-// Real-time signals have numbers only.
+// Python's enum has no real-time signals; these stay numbers.
 nb::object signal_object(int number) {
   try {
     return attribute("signal", "Signals")(number);

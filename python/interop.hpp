@@ -1,4 +1,4 @@
-// What the binding files share: errors on their way to Python, signals on their way to waits, and the GIL.
+// What the files of the bindings share: translation of errors, handling of signals, and options of workers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,29 +17,32 @@ namespace nb = nanobind;
 
 namespace miniray::python {
 
-/// For the core's waits: runs Python's signal handlers in the main thread, and throws what they raise.
+/// The on_interrupt of the core's waits: runs Python's signal handlers, if this is the main thread, and throws what
+/// they raise.
 void check_signals();
-/// Ctrl-C, or another exception of a signal's handler, has come; and whether one has come just now, and since then.
+/// Records that Ctrl-C, or an exception of another signal handler, has come now.
 void note_interrupt();
+/// Returns whether note_interrupt() was called within limits::interrupt_memory_ms, and not before since_ns.
 bool just_interrupted(std::int64_t since_ns = 0);
-/// From now on, Ctrl-C is noted wherever it raises KeyboardInterrupt, until the program sets a handler of its own.
+/// From now on, every Ctrl-C that raises KeyboardInterrupt is noted, until the program sets a handler of its own.
 void watch_interrupts();
-/// Between these two, Ctrl-C in the main thread is put off. The second tells whether it came.
-void put_off_interrupts();
+/// Defers Ctrl-C in the main thread until allow_interrupts(), which returns whether it came meanwhile.
+void defer_interrupts();
 [[nodiscard]] bool allow_interrupts();
 
-/// A miniray.WorkerDied with all that is known.
+/// Returns a miniray.WorkerDied with all fields of the certificate.
 nb::object died_object(const miniray::WorkerDied& died);
 
-/// An attribute of a module of the package, such as ("miniray._arrays", "build").
+/// Returns an attribute of a module, such as ("miniray._arrays", "build"). Imports the module if necessary.
 nb::object attribute(const char* module, const char* name);
 
-/// The fields of a miniray.RestartPolicy, in order.
+/// The fields of a miniray.RestartPolicy, in their order.
 using PolicyFields = std::tuple<int, double, double, double>;
 [[nodiscard]] RestartPolicy policy_of(const PolicyFields& fields);
 
-/// What a Python process must do around a fork, and the options of a worker that it starts or connects to.
+/// Returns what a Python process must do around a fork.
 ForkOptions fork_options();
+/// Returns the options of a worker that Python code starts or connects to.
 WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
                              std::optional<int> spin_us, std::uint64_t inbox_bytes_max);
 
@@ -60,10 +63,10 @@ void bind_collective(nb::module_& module);
 void bind_supervision(nb::module_& module);
 void bind_limits(nb::module_& module);
 
-/// Raises TypeError: this text, followed by the value as errors show it ("the int 3").
+/// Raises TypeError with this text, followed by the value as errors show it ("the int 3").
 [[noreturn]] void refuse(const std::string& text, nb::handle value);
 
-/// From now on, wrong arguments to what is bound are refused in Python's words (miniray/_mistakes.py).
+/// Makes all functions that are bound so far refuse wrong arguments with the texts of miniray/_mistakes.py.
 void explain_mistakes(nb::module_& module);
 
 }  // namespace miniray::python

@@ -1,4 +1,4 @@
-// Ctrl-C: noticed wherever it comes, raised where somebody hears it.
+// Handles Ctrl-C: it is noted at the moment of the signal, and raised where Python code can catch it.
 #include <unistd.h>
 
 #include <csignal>
@@ -11,18 +11,19 @@
 namespace miniray::python {
 namespace {
 
-// Signals are the whole process's.
+// Global, because signals belong to the whole process.
 std::atomic<std::int64_t> interrupted_at_ns = 0;
-std::atomic<bool> raises = false;  // as Python's own handler does; another one may only take a note
-std::atomic<bool> put_off = false;
-std::atomic<bool> came_meanwhile = false;
+std::atomic<bool> raises = false;  // whether Python's own handler is set, which raises KeyboardInterrupt
+std::atomic<bool> deferred = false;
+std::atomic<bool> came_while_deferred = false;
 struct sigaction python_handler;
 
-// Python raises KeyboardInterrupt between any two steps of a program, and tells nobody else; the signal itself does.
+// Python raises KeyboardInterrupt between any two steps of a program, where no code of ours sees it. So the signal
+// itself is noted, before Python's handler gets it.
 void on_signal(int number, siginfo_t* info, void* context) {
   if (raises) note_interrupt();
-  if (put_off) {
-    came_meanwhile = true;
+  if (deferred) {
+    came_while_deferred = true;
   } else if ((python_handler.sa_flags & SA_SIGINFO) != 0) {
     python_handler.sa_sigaction(number, info, context);
   } else {
@@ -41,8 +42,8 @@ bool just_interrupted(std::int64_t since_ns) {
   return at_ns != 0 && at_ns >= since_ns && now_ns() - at_ns < grace_ms(limits::interrupt_memory_ms) * 1'000'000LL;
 }
 
-// Python's function signal.signal puts its own handler in the place of ours, which is then no longer called. Somebody
-// else's, which may pass the signal on to ours, stays where it is.
+// Python's signal.signal() replaces our handler, so this is called again and again. A handler that another library has
+// installed since stays, because it may call ours.
 void watch_interrupts() {
   struct sigaction now = {};
   if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_sigaction == on_signal) return;
@@ -57,20 +58,20 @@ void watch_interrupts() {
   sigaction(SIGINT, &now, nullptr);
 }
 
-void put_off_interrupts() {
-  if (!in_main_thread()) return;  // Python's handlers run in that one
+void defer_interrupts() {
+  if (!in_main_thread()) return;  // Python's handlers run in the main thread only
   watch_interrupts();
-  put_off = true;
+  deferred = true;
 }
 
 bool allow_interrupts() {
   if (!in_main_thread()) return false;
-  put_off = false;
-  return came_meanwhile.exchange(false);
+  deferred = false;
+  return came_while_deferred.exchange(false);
 }
 
-// Python's signal handlers run in the main thread only. Another one must not ask for the GIL here: when the program
-// ends, that unwinds it (pthread_exit), which no C++ handler may stop.
+// Python's signal handlers run in the main thread only. Another thread must not take the GIL here: when the program
+// ends, Python unwinds that thread with pthread_exit, and C++ code that catches all exceptions would then abort.
 void check_signals() {
   if (!in_main_thread()) return;
   const nb::gil_scoped_acquire gil;

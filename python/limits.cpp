@@ -1,4 +1,4 @@
-// The named limits, for reading: all of limits.hpp, which a test checks.
+// miniray.limits: all constants of limits.hpp, for reading. A test checks that none is missing.
 #include "miniray/limits.hpp"
 
 #include "base/grace.hpp"
@@ -11,7 +11,7 @@ struct Limit {
   const char* name;
   std::uint64_t value;
 };
-#define MINIRAY_LIMIT(name) {#name, limits::name}  // the only way to have a name as text
+#define MINIRAY_LIMIT(name) {#name, limits::name}  // a macro, because nothing else turns a name into text
 constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(message_bytes_max),
     MINIRAY_LIMIT(body_bytes_max),

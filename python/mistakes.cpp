@@ -1,5 +1,6 @@
-// A call with wrong arguments is refused in Python's words. nanobind's own text lists C++ signatures, and it has no
-// hook to change that. So each bound function is called through one of ours, which looks at the error, if there is one.
+// Gives calls with wrong arguments an error text as Python's own functions have. The text of nanobind lists C++
+// signatures, and nanobind has no hook to change it. So each bound function is called through a function of ours, which
+// replaces that error.
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace miniray::python {
 namespace {
 
-// nanobind enters its functions in a few ways, by the number and the kind of their parameters. Constant after import.
+// The functions through which nanobind calls bound functions; it has a few, for different kinds of parameters. Constant
+// after the import.
 constexpr std::size_t entries_max = 16;
 std::array<vectorcallfunc, entries_max> entries{};
 
@@ -28,7 +30,7 @@ void give_error(const nb::object& error) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 
-// Whether this function refused its arguments; one that it calls may have had a mistake of its own.
+// Returns whether nanobind refused the arguments of this function. The TypeError may also come from its body.
 bool is_refusal(nb::handle function, nb::handle error) {
   const nb::str text(error);
   const std::string expected =
@@ -42,7 +44,7 @@ void explain(PyObject* function, PyObject* const* arguments, std::size_t count_a
   try {
     if (is_refusal(function, error)) {
       constexpr std::size_t flags = PY_VECTORCALL_ARGUMENTS_OFFSET | (PY_VECTORCALL_ARGUMENTS_OFFSET >> 1);
-      const std::size_t count = count_and_flags & ~flags;  // nanobind has a flag of its own beside Python's
+      const std::size_t count = count_and_flags & ~flags;  // nanobind has a flag of its own, next to Python's
       nb::list positional;
       for (std::size_t i = 0; i < count; ++i) positional.append(nb::handle(arguments[i]));
       nb::dict named;
@@ -74,7 +76,7 @@ void wrap(nb::handle function) {
   static constexpr auto ours = calls(std::make_index_sequence<entries_max>());
   char* const place = reinterpret_cast<char*>(function.ptr()) + Py_TYPE(function.ptr())->tp_vectorcall_offset;
   vectorcallfunc& theirs = *reinterpret_cast<vectorcallfunc*>(place);
-  if (std::ranges::find(ours, theirs) != ours.end()) return;  // one function under two names
+  if (std::ranges::find(ours, theirs) != ours.end()) return;  // already wrapped: the function has two names
   std::size_t entry = 0;
   while (entry < entries_max && entries[entry] != nullptr && entries[entry] != theirs) ++entry;
   MINIRAY_CHECK(entry < entries_max, "nanobind has more ways to enter a function than we know", entry);

@@ -1,11 +1,11 @@
-// The extension module: everything that the package's Python files build on.
+// The extension module miniray._core, on which the package's Python files are built.
 #include "base/crash.hpp"
 #include "interop.hpp"
 #include "miniray/version.hpp"
 
 NB_MODULE(_core, module) {
   using namespace miniray::python;
-  module.doc() = "The C++ core of MiniRay. The package `miniray` is its public face.";
+  module.doc() = "The C++ core of MiniRay. Use the package `miniray`, which is its public interface.";
   module.attr("version") = miniray::version;
   module.attr("_stack_signal") = miniray::stack_signal();
   bind_errors(module);
@@ -23,7 +23,7 @@ NB_MODULE(_core, module) {
   bind_supervision(module);
   bind_pool(module);
   bind_command(module);
-  explain_mistakes(module);  // last: it visits what is bound
-  // A script that ends with a worker in a global variable is not a leak worth a warning.
+  explain_mistakes(module);  // last, because it wraps the functions that are bound
+  // A script that ends with a worker in a global variable would get a warning about a leak.
   nb::set_leak_warnings(false);
 }

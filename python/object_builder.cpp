@@ -14,8 +14,9 @@ nb::object checked(PyObject* made) {
   return nb::steal(made);
 }
 
-// Python returns the memory of dead numbers to the kernel arena by arena (1 MiB), and faulting it in again for the next
-// long list costs as much as filling it. One living number in each arena of the last long list keeps the memory.
+// Python returns the memory of destroyed numbers to the kernel in arenas of 1 MiB, and faulting it in again for the
+// next long list costs as much as filling the list. A number that stays alive in each arena of the last long list
+// prevents that.
 class Anchors {
  public:
   void replace(PyObject* list) {
@@ -28,8 +29,8 @@ class Anchors {
   }
 
  private:
-  static constexpr Py_ssize_t spacing = 16'384;  // at 32 bytes a number, two in each arena
-  static constexpr Py_ssize_t most = 128;        // at half an arena each, 64 MiB
+  static constexpr Py_ssize_t spacing = 16'384;  // a number takes 32 bytes, so each arena has two anchors
+  static constexpr Py_ssize_t most = 128;        // each keeps half an arena, so all keep 64 MiB
   std::vector<nb::object> anchors_;
 };
 
@@ -42,16 +43,16 @@ nb::object unpacked(const Array& array, Make make) {
     if (element == nullptr) throw nb::python_error();
     PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), element);
   }
-  static auto* const anchors = new Anchors;  // never destroyed: the interpreter is gone by then
+  static auto* const anchors = new Anchors;  // never destroyed, because the interpreter would be gone by then
   anchors->replace(list.ptr());
   return list;
 }
 
-// What numpy's arrays are made with, once one has come.
+// Makes numpy arrays. Looks numpy's class and dtypes up when the first array arrives.
 class NumPy {
  public:
   static const NumPy& instance() {
-    static const auto* const loaded = new NumPy;  // never destroyed: the interpreter is gone by then
+    static const auto* const loaded = new NumPy;  // never destroyed, because the interpreter would be gone by then
     return *loaded;
   }
   [[nodiscard]] bool has(DType dtype) const { return dtypes_[static_cast<std::size_t>(dtype)].is_valid(); }
@@ -77,7 +78,7 @@ class NumPy {
   }
 
   nb::object ndarray_;
-  std::array<nb::object, dtype_count> dtypes_;  // none: numpy has no such
+  std::array<nb::object, dtype_count> dtypes_;  // invalid where numpy has no such dtype
 };
 
 }  // namespace
@@ -102,7 +103,7 @@ void ObjectBuilder::array(Array::Form form, DType dtype, Shape shape) {
 }
 
 void ObjectBuilder::begin_list(std::size_t size) {
-  // Every element takes a byte of the body at least: a size beyond that is not believed.
+  // Every element takes at least one byte of the body, so memory is not reserved for a larger size.
   const auto reserved = static_cast<Py_ssize_t>(size <= body_bytes_ ? size : 0);
   open_.push_back({checked(PyList_New(reserved)), {}, 0, reserved, false});
 }

@@ -1,4 +1,4 @@
-// Builds Python objects from a message, without a tree in between.
+// Decodes a message directly into Python objects, without a Value in between.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace miniray::python {
 
-/// The object that a message holds. Raises ProtocolError if it is not well formed.
+/// Returns the object that a message holds. Throws ProtocolError if the message is not well formed.
 nb::object decode_object(const Message& message);
 
+/// A sink (see wire/sink.hpp) that builds Python objects.
 class ObjectBuilder {
  public:
   explicit ObjectBuilder(const Message& message) : buffers_(message.buffers), body_bytes_(message.body.size()) {}
@@ -37,7 +38,7 @@ class ObjectBuilder {
  private:
   struct Open {
     nb::object container, key;
-    Py_ssize_t index, reserved;  // of a list; what comes after `reserved` is appended
+    Py_ssize_t index, reserved;  // for lists: the first `reserved` elements are set, the others are appended
     bool is_map;
   };
   void add(nb::object object);

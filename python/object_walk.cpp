@@ -33,7 +33,7 @@ std::string repr(PyObject* object) {
   return nb::cast<const char*>(nb::str(text));
 }
 
-// The element type of a buffer in struct's notation; false if messages have none such.
+// Finds the dtype for the format of a buffer, which is in the notation of struct. Returns false if there is none.
 bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped) {
   std::string_view format = view.format == nullptr ? "B" : view.format;
   swapped = format.starts_with('>') || format.starts_with('!');
@@ -54,7 +54,7 @@ bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped) {
   return false;
 }
 
-// What is walked would arrive as something else, and the caller minds.
+// Thrown by an exact walk if an object would arrive as something else.
 struct Inexact {};
 
 enum class Fidelity : std::uint8_t { plain, exact };
@@ -90,7 +90,8 @@ class ObjectWalk {
   }
 
  private:
-  // What only its parent and this walk refer to is nowhere else.
+  // Throws Inexact if an exact walk has met this object before. An object to which only its container and this walk
+  // refer cannot be in a second place, and need not be remembered.
   void require_only_one(PyObject* object) {
     constexpr Py_ssize_t parent_and_walk = 2;
     if (fidelity == Fidelity::plain || Py_REFCNT(object) <= parent_and_walk) return;
@@ -103,7 +104,7 @@ class ObjectWalk {
     if (!seen_.insert(object).second) throw Inexact{};
   }
 
-  // Subclasses, buffers, arrays: by what they can do.
+  // Handles the less frequent types: subclasses, buffers and arrays.
   void rarer(PyObject* object) {
     if (PyUnicode_Check(object)) return string(object);
     if (PyLong_Check(object)) return integer(object);
@@ -181,7 +182,7 @@ class ObjectWalk {
     auto* out = reinterpret_cast<std::int64_t*>(buffer.data);
     for (Py_ssize_t i = 0; i < size; ++i) {
       PyObject* element = PyList_GET_ITEM(list, i);
-      if (!PyLong_CheckExact(element)) return false;  // a bool is not an int here
+      if (!PyLong_CheckExact(element)) return false;  // also for a bool, which must arrive as a bool
       int overflow = 0;
       out[i] = PyLong_AsLongLongAndOverflow(element, &overflow);
       if (overflow != 0) return false;
@@ -264,7 +265,7 @@ class ObjectWalk {
     return quoted;
   }
 
-  // Most arrays can say all that is to be known of them. False if this is another.
+  // Sends a contiguous numpy array through the buffer protocol, which is fast. Returns false for any other array.
   bool plain_array(PyObject* object) {
     if (std::string_view(Py_TYPE(object)->tp_name) != "numpy.ndarray") return false;
     Py_buffer view;
@@ -282,7 +283,7 @@ class ObjectWalk {
     return true;
   }
 
-  // numpy, torch and what else has numbers: miniray/_arrays.py knows them.
+  // Handles objects of numpy, torch and other libraries, as miniray/_arrays.py describes them.
   void foreign(PyObject* object) {
     if (nb::isinstance<Array>(nb::handle(object))) return array(object, nullptr, Array::Form::array);
     if (plain_array(object)) return;
@@ -320,7 +321,7 @@ class ObjectWalk {
   EncodedObject& encoded_;
   Sharing sharing_;
   Depth depth_;
-  // Those that may be in several places: the first few, and the others.
+  // The objects that may occur in several places: the first few in an array, which is fast, the others in a set.
   std::array<PyObject*, 8> few_seen_;
   std::size_t few_count_ = 0;
   std::unordered_set<PyObject*> seen_;
@@ -340,12 +341,12 @@ EncodedObject::EncodedObject(nb::handle object, Codec codec) {
       ObjectWalk<MsgpackWriter>(writer, *this).value(object.ptr());
     }
   } catch (const UnsendableAt& error) {
-    release();
+    release_views();
     PyErr_SetString(error.fault() == UnsendableAt::Fault::overflow ? PyExc_OverflowError : PyExc_TypeError,
                     error.text().c_str());
     throw nb::python_error();
   } catch (...) {
-    release();
+    release_views();
     throw;
   }
 }
@@ -364,9 +365,9 @@ std::unique_ptr<EncodedObject> EncodedObject::exactly(nb::handle object, Sharing
   return encoded;
 }
 
-EncodedObject::~EncodedObject() { release(); }
+EncodedObject::~EncodedObject() { release_views(); }
 
-void EncodedObject::release() {
+void EncodedObject::release_views() {
   for (Py_buffer& view : views_) PyBuffer_Release(&view);
   views_.clear();
 }
@@ -378,7 +379,7 @@ Message EncodedObject::detach() && {
     std::memcpy(copy.data, buffer.data, buffer.size);
     buffer = std::move(copy);
   }
-  release();
+  release_views();
   return std::move(message_);
 }
 

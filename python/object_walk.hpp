@@ -1,4 +1,4 @@
-// Turns Python objects into events, and so into a message, without a tree in between.
+// Encodes Python objects directly into a message, without a Value in between.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,19 @@
 
 namespace miniray::python {
 
-/// Whether one object may be in two places of what is sent: messages would make two of it.
+/// Where EncodedObject::exactly() looks for an object that occurs twice. A message would turn it into two objects.
 enum class Sharing : std::uint8_t {
-  anywhere,      ///< it has to stay one
-  within_items,  ///< the same, but between the elements of a list in the list
+  anywhere,      ///< in the whole object
+  within_items,  ///< in each element of the inner list of a list; two elements may have the same object
 };
 
-/// A message, and the objects whose memory its buffers borrow.
+/// A message, and references to the objects whose memory its buffers borrow. Create and destroy it with the GIL held.
 class EncodedObject {
  public:
-  /// Raises TypeError or OverflowError, naming the place, if it cannot be sent.
+  /// Encodes an object. Raises TypeError or OverflowError, which name the place, if a part of it cannot be sent.
   EncodedObject(nb::handle object, Codec codec);
-  /// Nothing if it would arrive as something else: a tuple as a list, an object of a subclass as one of its base, one
-  /// list as two.
+  /// Encodes an object. Returns nullptr if it would arrive as something else: a tuple as a list, an object of a
+  /// subclass as one of its base class, or one list as two.
   [[nodiscard]] static std::unique_ptr<EncodedObject> exactly(nb::handle object, Sharing sharing);
   EncodedObject(const EncodedObject&) = delete;
   EncodedObject& operator=(const EncodedObject&) = delete;
@@ -33,15 +33,15 @@ class EncodedObject {
     message_.kind = kind;
     message_.head = head;
   }
-  /// A message that owns its memory, for one that waits.
+  /// Returns a message that owns its memory, so that it can be sent later.
   [[nodiscard]] Message detach() &&;
   [[nodiscard]] std::vector<Buffer>& buffers() { return message_.buffers; }
-  /// A buffer over the object's memory, which stays as it is until this is destroyed.
+  /// Takes ownership of a view. Returns a buffer that borrows its memory until this object is destroyed.
   Buffer borrow(const Py_buffer& view);
 
  private:
   EncodedObject() = default;
-  void release();
+  void release_views();
 
   Message message_;
   std::vector<Py_buffer> views_;

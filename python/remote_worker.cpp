@@ -31,7 +31,7 @@ using Addresses = std::vector<std::pair<std::string, int>>;
 
 void bind_remote_worker(nb::module_& module) {
   using namespace nb::literals;
-  // The Python class miniray.Worker wraps one of these: a worker that was made elsewhere in the core.
+  // A worker that other code of the core has made. The constructor of miniray.Worker takes it over.
   nb::class_<ReadyWorker>(module, "_ReadyWorker");
   module.def(
       "_connect",

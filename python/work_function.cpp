@@ -12,7 +12,7 @@ namespace miniray::python {
 
 namespace {
 
-// Looked up before a fork: every page of the interpreter that a child touches is copied for it.
+// Looked up before a fork, because the kernel copies every page of the interpreter that a child touches.
 struct Callables {
   nb::callable work;
   nb::object disable_faulthandler = attribute("faulthandler", "disable");
@@ -22,18 +22,19 @@ struct Callables {
 }  // namespace
 
 WorkFunction as_work_function(nb::callable callable) {
-  // A server may let go of it where the GIL is released.
+  // A server may destroy the function without the GIL, so the deleter takes it.
   const std::shared_ptr<Callables> callables(new Callables{std::move(callable)}, [](Callables* held) {
     const nb::gil_scoped_acquire gil;
     delete held;
   });
   return [callables](Handle& handle) {
-    // A fault handler that the parent had enabled would stay with its file, and undo ours when it goes. It goes first;
-    // then ours, which prints the C++ stack, and on top of it Python's, which prints its own and passes the signal on.
+    // A faulthandler that the parent had enabled would write to the parent's file, and would remove our handler when it
+    // is disabled. So it is disabled first. Then comes our handler, which writes the C++ stack. miniray/_work.py
+    // enables Python's again on top of it: that one writes the Python stack and passes the signal on to ours.
     callables->disable_faulthandler();
     write_crash_stacks_to(crash_descriptor());
     answer_calls(handle);
-    // miniray/_work.py calls the function and says how it ended: None, an exit code, or what it raised.
+    // run() calls the function and returns how it ended: None, an exit code, or the parts of an exception.
     const nb::object ending =
         callables->run(callables->work, nb::cast(handle, nb::rv_policy::reference), crash_descriptor());
     if (ending.is_none()) return;

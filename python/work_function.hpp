@@ -1,4 +1,4 @@
-// A Python callable as a work function of the core.
+// Makes a work function of the core from a Python callable.
 #pragma once
 
 #include "interop.hpp"
@@ -7,9 +7,10 @@
 
 namespace miniray::python {
 
+/// Returns a work function that calls the callable with a miniray.Handle. It may be destroyed without the GIL.
 [[nodiscard]] WorkFunction as_work_function(nb::callable callable);
 
-/// What a server that runs Python functions needs: to find them, to fork, and to be interrupted.
+/// Sets the options that a server of Python functions needs: how to find them, to fork, and to handle Ctrl-C.
 void set_server_options(WorkerServerOptions& options);
 
 }  // namespace miniray::python

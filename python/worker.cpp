@@ -1,4 +1,4 @@
-// The part of miniray.Worker that is in the core; miniray/worker.py has the rest.
+// The base class of miniray.Worker, whose Python part is in miniray/worker.py.
 #include "miniray/worker.hpp"
 
 #include <nanobind/stl/vector.h>
@@ -16,7 +16,7 @@ namespace miniray::python {
 
 namespace {
 
-// False if Ctrl-C came meanwhile.
+// Calls a function of miniray/worker.py. Returns false if Ctrl-C came meanwhile.
 bool call_uninterrupted(const char* function) {
   try {
     attribute("miniray.worker", function)();
@@ -29,16 +29,17 @@ bool call_uninterrupted(const char* function) {
 
 }  // namespace
 
-// The GIL may be released where a fork happens, as in a server's loop; the child goes on with it. Python's hooks around
-// a fork are Python code, and swallow what a signal's handler raises in them: meanwhile, Ctrl-C is only noted.
+// The thread that forks may not have the GIL, as in a server's loop, so it takes the GIL, and the child keeps it.
+// Python's hooks around a fork are Python code and swallow exceptions of signal handlers, so Ctrl-C is deferred
+// meanwhile.
 ForkOptions fork_options() {
   static thread_local PyGILState_STATE gil;
   static thread_local bool interrupted;
   ForkOptions options;
   options.before_fork = [] {
     gil = PyGILState_Ensure();
-    put_off_interrupts();
-    interrupted = !call_uninterrupted("_flush_output");  // raises what came before
+    defer_interrupts();
+    interrupted = !call_uninterrupted("_flush_output");  // raises a Ctrl-C that came before
     PyOS_BeforeFork();
   };
   options.after_fork_in_parent = [] {
@@ -52,7 +53,7 @@ ForkOptions fork_options() {
     (void)allow_interrupts();
   };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
-  options.warn_of_threads = false;  // miniray/worker.py counts Python's threads; numpy's own survive a fork
+  options.warn_of_threads = false;  // miniray/worker.py counts Python's threads only; numpy's threads survive a fork
   options.on_warning = [](const std::string& text) {
     const nb::gil_scoped_acquire gil;
     attribute("miniray.worker", "_warn")(text);
@@ -76,7 +77,8 @@ WorkerOptions worker_options(const std::string& name, const std::string& codec, 
 
 namespace {
 
-// Python code would swallow Ctrl-C here, where nobody can hear it: so this is none, and the interrupt comes again.
+// The __del__ of a worker. It is not Python code, because Python swallows a KeyboardInterrupt in __del__; here the
+// interrupt is raised again afterwards, where the program can catch it.
 void close_dropped(nb::handle self) {
   if (!nb::inst_ready(self)) return;
   Worker* const worker = &nb::cast<Worker&>(self);
@@ -84,7 +86,7 @@ void close_dropped(nb::handle self) {
     const nb::gil_scoped_release released;
     const bool hurry = just_interrupted();
     close_all(std::span(&worker, 1), hurry ? Closing::interrupt : Closing::finish);
-    if (hurry) note_interrupt();  // for the next one that is dropped
+    if (hurry) note_interrupt();  // so that the next dropped worker is closed in a hurry too
   } catch (nb::python_error& raised) {
     if (raised.matches(PyExc_KeyboardInterrupt))
       PyErr_SetInterrupt();
@@ -93,7 +95,8 @@ void close_dropped(nb::handle self) {
   }
 }
 
-// What wait_any was given last, to recognise it: the objects are borrowed, and only compared while none has gone.
+// The arguments of the last wait_any, so that a call with the same ones is fast. The references are borrowed: they are
+// only compared, and only as long as no channel was closed or destroyed since.
 struct LastWait {
   std::vector<PyObject*> objects;
   std::vector<Channel*> channels;
@@ -110,11 +113,11 @@ Channel& channel_of_object(nb::handle object) {
 nb::list wait_any_objects(nb::handle workers, std::optional<double> timeout) {
   if (!nb::hasattr(workers, "__iter__"))
     refuse("wait_any takes a list of workers, handles and channels, not ", workers);
-  // A copy, which nobody can change while this waits without the GIL.
+  // A copy, because another thread could change the list while this one waits without the GIL.
   const nb::object sequence = nb::steal(PySequence_Tuple(workers.ptr()));
   if (!sequence.is_valid()) throw nb::python_error();
   thread_local bool waiting = false;
-  if (waiting) throw UsageError("wait_any is waiting already in this thread; a signal handler cannot call it too");
+  if (waiting) throw UsageError("wait_any is already waiting in this thread; do not call it from a signal handler");
   const std::span<PyObject*> objects(PySequence_Fast_ITEMS(sequence.ptr()),
                                      static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())));
   thread_local LastWait last;
@@ -173,8 +176,8 @@ void bind_worker(nb::module_& module) {
       .def(
           "wait", &Worker::wait, "timeout"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
           nb::sig("def wait(self, timeout: float | None = None) -> int"),
-          "Wait for the process to end; returns its exit code, or minus the signal that killed it. What it still sends "
-          "is kept for recv. Raises TimeoutError if it still runs after `timeout` seconds.")
+          "Wait for the process to end, and return its exit code, or minus the signal that killed it. Messages that it "
+          "still sends are kept for recv(). Raises TimeoutError if the process still runs after `timeout` seconds.")
       .def(
           "wait_async",
           [](nb::handle self, nb::handle timeout) { return attribute("miniray._async", "wait")(self, timeout); },
@@ -182,17 +185,20 @@ void bind_worker(nb::module_& module) {
           nb::sig("def wait_async(self, timeout: float | None = None) -> "
                   "collections.abc.Coroutine[typing.Any, typing.Any, int]"),
           "wait() for asyncio.")
-      .def("is_alive", &Worker::is_alive, "Whether the process runs.")
+      .def("is_alive", &Worker::is_alive, "Return whether the process runs.")
       .def("kill", &Worker::kill, "signal"_a = SIGKILL, nb::sig("def kill(self, signal: int = 9) -> None"),
-           "SIGKILL ends the worker and everything it started; another signal goes to the worker alone.")
+           "Send a signal. SIGKILL kills the worker and all processes that it started; another signal goes to the "
+           "worker "
+           "only.")
       .def("close", &Worker::close, "grace_s"_a = grace_ms(limits::close_grace_ms) / 1000.0,
            nb::call_guard<nb::gil_scoped_release>(),
-           "End the conversation: the worker sees the end of the stream, has grace_s seconds to finish, and is killed "
-           "if it has not. A failure that nobody received is reported on standard error.")
+           "Close the conversation and end the process: the worker sees the end of the stream, has grace_s seconds to "
+           "finish, and is killed if it has not finished. A failure of the worker that no call has raised is reported "
+           "on standard error.")
       .def("stack", &Worker::stack, nb::call_guard<nb::gil_scoped_release>(),
-           "What the worker is doing now: its state, and the Python stack of each of its threads (of a C++ worker, its "
-           "C++ stack). It goes on as if nothing had been asked. Empty if it has ended.")
-      // For miniray._async: nothing more is read from the worker, so it is cut off.
+           "Return what the worker is doing now: its state, and the Python stack of each of its threads (of a C++ "
+           "worker, its C++ stack). The worker is not disturbed. The text is empty if the worker has ended.")
+      // For miniray._async: closes both directions, because nothing more is read from the worker.
       .def("_end",
            [](Worker& self) {
              self.end();
@@ -202,17 +208,17 @@ void bind_worker(nb::module_& module) {
       .def_prop_ro("_closed", [](Worker& self) { return self.channel().closed(); })
       .def("_process_fileno", &Worker::process_fileno)
       .def_prop_ro("pid", &Worker::pid, "The worker's process number.")
-      .def_prop_ro("name", &Worker::name, "How errors and traces call it.");
+      .def_prop_ro("name", &Worker::name, "The worker's name in errors and traces.");
   bind_calls(module, worker);
   module.def(
       "_discard",
       [](nb::handle object) {
-        if (!nb::inst_ready(object)) return;  // there is no process yet
+        if (!nb::inst_ready(object)) return;  // the process was never started
         Worker* const worker = &nb::cast<Worker&>(object);
         const nb::gil_scoped_release released;
         close_all(std::span(&worker, 1), Closing::interrupt);
       },
-      "worker"_a, "For a worker whose __init__ has failed.");
+      "worker"_a, "Close a worker whose __init__ has failed.");
   module.def(
       "_close_all",
       [](const std::vector<Worker*>& workers, int how) {
@@ -224,9 +230,9 @@ void bind_worker(nb::module_& module) {
       "wait_any", wait_any_objects, "workers"_a, "timeout"_a = nb::none(),
       nb::sig("def wait_any(workers: collections.abc.Sequence[typing.Any], timeout: float | None = None) -> "
               "list[typing.Any]"),
-      "Wait until at least one of the workers has a message or has ended, and return those that have, in the "
-      "order given; an empty list after `timeout` seconds. Calling it again with the same workers, or nearly the "
-      "same, costs the same however many are quiet.");
+      "Wait until at least one of the workers has a message or has ended, and return all of these, in the given "
+      "order; return an empty list after `timeout` seconds. Repeated calls with (nearly) the same workers cost time "
+      "per ready worker, not per worker.");
 }
 
 }  // namespace miniray::python

@@ -1,4 +1,4 @@
-// The part of miniray.WorkerServer that is in the core; miniray/worker_server.py has the rest.
+// The base class of miniray.WorkerServer, whose Python part is in miniray/worker_server.py.
 #include "miniray/worker_server.hpp"
 
 #include <nanobind/stl/map.h>
@@ -18,9 +18,9 @@ std::function<WorkFunction(const std::string&)> work_finder() {
     try {
       return as_work_function(nb::cast<nb::callable>(attribute("miniray._functions", "find")(name)));
     } catch (nb::python_error& error) {
-      // The exception's text has the traceback; it leaves here without any of Python's own.
+      // The core must not see a Python exception, so it becomes a UsageError whose text has the traceback.
       const nb::object text = attribute("miniray._functions", "explain")(name, error.value());
-      // Ctrl-C during a long import is meant for the server, not for who asked: it comes again at the next look.
+      // Ctrl-C during a long import is meant for the server, not for the connection: it is raised again in the server.
       if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
       throw UsageError(nb::cast<std::string>(text));
     }
@@ -34,7 +34,7 @@ void set_server_options(WorkerServerOptions& options) {
   options.on_interrupt = check_signals;
   options.on_interrupt_in_worker = check_signals;
   options.keep_interrupt_handler = true;  // Python's own, which raises KeyboardInterrupt
-  // Looked up before the forks, and never let go of: it may be destroyed where the GIL is released.
+  // Looked up before the forks, and never destroyed, because the options may be destroyed without the GIL.
   static const auto* begin = new nb::object(attribute("miniray._functions", "begin_work"));
   options.on_start_in_worker = [](const std::map<std::string, std::string>& environment) { (*begin)(environment); };
   options.fork = fork_options();
@@ -58,15 +58,17 @@ void bind_worker_server(nb::module_& module) {
           "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a,
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
                   "None, num_workers: int, key: str) -> None"))
-      .def("serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
-           "Serve until an exception comes out of a signal handler (Ctrl-C); then end the workers in good order.")
+      .def(
+          "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
+          "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "
+          "order.")
       .def(
           "_stop_when_readable",
           [](WorkerServer& self, int descriptor) { self.on_ready(descriptor, [&self] { self.stop(); }); },
           "descriptor"_a)
-      .def("stop", &WorkerServer::stop, "End serve_forever, from any thread, within a second.")
-      .def_prop_ro("port", &WorkerServer::port, "The port that it listens on.")
-      .def_prop_ro("worker_count", &WorkerServer::worker_count, "How many workers live.");
+      .def("stop", &WorkerServer::stop, "Make serve_forever() return within a second. Any thread may call it.")
+      .def_prop_ro("port", &WorkerServer::port, "The port that the server listens on.")
+      .def_prop_ro("worker_count", &WorkerServer::worker_count, "How many workers are alive.");
 }
 
 }  // namespace miniray::python

@@ -175,8 +175,8 @@ def test_all_that_failed_are_named_and_no_other(told: tuple[str, dict[str, str]]
         ("mr-a:4", r"cannot change to the folder /nowhere \(workdir\): No such file or directory"),
         (
             "mr-b",
-            r"cannot listen on 10.77.0.12:10000, which process \d+ \(/usr/bin/python3 -c (.|\n)* a-listener\) has. End "
-            r"that, or choose another port \(0: any that is free\): Address already in use",
+            r"cannot listen on 10.77.0.12:10000, because process \d+ \(/usr/bin/python3 -c (.|\n)* a-listener\) "
+            r"listens there. End that process, or choose another port \(0: any free port\): Address already in use",
         ),
         (
             "mr-c",

@@ -380,15 +380,15 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
     for line in ended.stderr.splitlines():  # one for each of a worker's connections
         assert re.fullmatch(
             r"\[mr-a\] miniray worker-server: refused 10\.77\.0\.1:\d+: "
-            "it left before it proved that it has the key; probably it has another one",
+            "it closed the connection before it proved that it has the key; probably it has another one",
             line,
         )
     told = json.loads(ended.stdout)
     assert re.fullmatch(r"<miniray\.worker \d+ at mr-a \(mr-a/1, __main__\.evaluate\)>", told.pop(5))
     refused = told.pop(5)
     assert refused == (
-        f"Refused: the server at {address}:10000 and this side do not agree: it has another key. Give both sides the "
-        "same one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in the argument key)"
+        f"Refused: cannot talk to the server at {address}:10000: it has another key. Give both sides the same one: "
+        "copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in the argument key)"
     )
     assert told == [
         "the cluster's servers are not up; call launch_servers() or start()",

@@ -78,8 +78,8 @@ def test_a_name_that_is_not_known(worker: Any) -> None:
         'and no module "clock" can be imported'
     )
     assert told(lambda: worker.call_remote("math.sqrtt", 3)) == (
-        'LookupError: no function "math.sqrtt" is registered here (registered: square). As a module\'s: cannot import '
-        "math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
+        'LookupError: no function "math.sqrtt" is registered here (registered: square). Looked for in a module: '
+        "cannot import math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
     )
     with Pool(1) as pool:
         text = told(lambda: pool.submit("square", 3).result())
@@ -152,7 +152,7 @@ def test_what_was_closed_says_so(worker: Any) -> None:
     worker.close()
     for mistake in (worker.recv, lambda: worker.send(1), lambda: worker.call_remote("math.sqrt", 1)):
         assert told(mistake) == f"EndOfStream: {name} was closed here; start another one"
-    assert told(lambda: Pool([worker])) == f"UsageError: {name} was closed; a pool takes workers that run"
+    assert told(lambda: Pool([worker])) == f"UsageError: {name} was closed; a pool needs workers that run"
     pool = Pool(1)
     pool.shutdown()
     assert told(lambda: pool.submit(square, 3)) == "RuntimeError: cannot schedule new futures after shutdown"
@@ -181,8 +181,8 @@ def test_another_thread_is_refused(worker: Any) -> None:
 
     try:
         assert until(refusal) == (
-            f"UsageError: the channel to {worker.name} is in use by another thread (or by what a signal interrupted); "
-            "give each thread its own, or hold a lock around the calls"
+            f"UsageError: the channel to {worker.name} is in use by another thread (or by the code that a signal "
+            "interrupted). Give each thread a worker of its own, or hold a lock around the calls"
         )
     finally:
         ended.set()
@@ -203,8 +203,8 @@ def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
         text = pipe.read()
     os.waitpid(child, 0)
     assert text == (
-        f"UsageError: the channel to {worker.name} belongs to the process that made it, and this is a child of that. A "
-        "child starts workers of its own; a worker speaks through its handle"
+        f"UsageError: the channel to {worker.name} belongs to the process that made it, and this process is a child of "
+        "that one. Start a worker in this process, or use its handle if it is a worker itself"
     )
 
 
@@ -214,11 +214,12 @@ def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
     made: Any = Worker(**options)
     name = made.name
     with Pool([made]) as pool:
-        text = f"UsageError: {name} belongs to a pool until that is shut down. Give the pool tasks: pool.submit"
+        text = f"UsageError: {name} belongs to a pool until the pool is shut down. Give the pool tasks: pool.submit"
         for mistake in (made.recv, lambda: made.send(1), lambda: made.call_remote("math.sqrt", 1), made.close):
             assert told(mistake) == text
         assert (
-            told(lambda: Pool([made])) == f"UsageError: {name} is in a pool already, and a worker is in one at a time"
+            told(lambda: Pool([made]))
+            == f"UsageError: {name} is already in a pool; a worker can be in one pool at a time"
         )
         assert pool.submit(square, 3).result() == 9
         assert made.is_alive()
@@ -372,6 +373,6 @@ def test_another_key_than_the_servers_says_where_ours_came_from(monkeypatch: pyt
         server.stop()
         serving.join()
     assert text == (
-        f"Refused: the server at 127.0.0.1:{server.port} and this side do not agree: it has another key. Give both "
-        "sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in MINIRAY_KEY)"
+        f"Refused: cannot talk to the server at 127.0.0.1:{server.port}: it has another key. Give both sides the same "
+        "one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in MINIRAY_KEY)"
     )

@@ -94,7 +94,7 @@ for name in (
         ("Cluster([NodeConfig('a')], codec=None)", 'TypeError: codec is a str, "msgpack" or "json", not None'),
         (
             "Cluster([NodeConfig('a')], codec='pickle')",
-            'UsageError: there is no codec "pickle"; choose "msgpack" or "json"',
+            'UsageError: unknown codec "pickle"; choose "msgpack" or "json"',
         ),
         (
             "Cluster([NodeConfig('a')], start_timeout_s='5')",
@@ -143,7 +143,7 @@ for name in (
         ("RemoteWorker('a', 99999)", "UsageError: port is from 0 to 65535, not 99999"),
         (
             "RemoteWorker('a:10000', 1)",
-            'UsageError: host is the name of a machine, and the port is apart: "a", 10000, not "a:10000"',
+            'UsageError: host is "a:10000"; give the name of the machine and the port apart: "a", 10000',
         ),
         ("RemoteWorker('a', 1, key=5)", "TypeError: key is a str of 64 hexadecimal digits, or None, not the int 5"),
         ("RemoteWorker('a', 1, env={'A': 1})", "TypeError: env['A'] is a str, not the int 1; write \"1\""),
@@ -161,7 +161,7 @@ for name in (
         ),
         (
             "WorkerServer(port=0, num_workers='4')",
-            "TypeError: num_workers is an int (None: as many as come), not the str '4'; write num_workers=4",
+            "TypeError: num_workers is an int (None: no limit), not the str '4'; write num_workers=4",
         ),
         ("WorkerServer(port='10000')", "TypeError: port is an int, not the str '10000'; write port=10000"),
         (

@@ -325,7 +325,7 @@ def test_a_rank_that_is_killed_for_want_of_memory(told: Callable[..., list[Told]
         tell(group.gather, group)
     """)
     assert (failure.rank, list(failure.failures)) == (1, ["1"])
-    assert "for want of memory" in failure.text
+    assert "was killed: out of memory" in failure.text
 
 
 def test_a_host_that_is_cut_off(hosts: Hosts, told: Callable[..., list[Told]]) -> None:

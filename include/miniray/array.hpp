@@ -1,4 +1,5 @@
-// Arrays inside messages: a dtype, a shape, and raw contiguous bytes in C order. Copying an Array copies a reference.
+// Arrays inside messages: a dtype, a shape, and contiguous bytes in C order. Copying an Array does not copy its bytes;
+// both share one buffer.
 #pragma once
 
 #include <complex>
@@ -13,7 +14,7 @@
 
 namespace miniray {
 
-/// The numbers are part of the wire format.
+/// The type of an array's elements. The numbers are part of the wire format.
 enum class DType : std::uint8_t {
   boolean = 0,
   int8 = 1,
@@ -35,7 +36,7 @@ inline constexpr std::uint8_t dtype_count = 15;
 
 [[nodiscard]] std::size_t item_bytes(DType dtype);
 [[nodiscard]] const char* name_of(DType dtype);  ///< "float64", as numpy and torch call it
-/// False if there is no dtype of that name.
+/// Sets `dtype` to the one of that name. Returns false, and changes nothing, if there is none.
 bool parse_dtype(std::string_view name, DType& dtype);
 
 template <class T>
@@ -57,15 +58,17 @@ constexpr DType dtype_of() {
   }
 }
 
-/// Bytes that travel beside a message's body. Without an owner they are borrowed, and must outlive their use.
+/// Bytes that travel beside a message's body. The owner keeps them alive; a buffer without an owner borrows its bytes,
+/// which must then outlive it.
 struct Buffer {
   std::shared_ptr<void> owner;
   std::byte* data = nullptr;
   std::size_t size = 0;
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {data, size}; }
-  /// Memory that is not set to anything yet.
+  /// Returns a buffer that owns new, uninitialised memory.
   static Buffer allocate(std::size_t size);
+  /// Returns a buffer without an owner.
   static Buffer borrow(const void* data, std::size_t size) {
     return {nullptr, static_cast<std::byte*>(const_cast<void*>(data)), size};
   }
@@ -75,14 +78,14 @@ using Shape = std::vector<std::uint64_t>;
 
 class Array {
  public:
-  /// What the receiver's language makes of it, where it can tell them apart.
+  /// What the receiver gets in a language that has several: in Python a numpy array, a torch tensor or a list.
   enum class Form : std::uint8_t { array = 0, tensor = 1, list = 2 };
 
   Array() = default;
-  /// Throws UsageError unless the buffer has just the bytes that dtype and shape ask for.
+  /// Throws UsageError unless the buffer's size is what dtype and shape require.
   Array(DType dtype, Shape shape, Buffer buffer, Form form = Form::array);
 
-  /// Takes over a vector's memory; without a shape it is one-dimensional.
+  /// Takes over the vector's memory. Without a shape, the array is one-dimensional.
   template <class T>
   static Array of(std::vector<T> numbers, Shape shape = {}) {
     static_assert(!std::is_same_v<T, bool>, "std::vector<bool> is not contiguous; use std::vector<std::uint8_t>");
@@ -92,7 +95,7 @@ class Array {
     const std::size_t size = owner->size() * sizeof(T);
     return {dtype_of<T>(), std::move(shape), Buffer{std::move(owner), data, size}};
   }
-  /// Refers to memory that must stay as it is until the send returns.
+  /// Borrows the memory, which must stay unchanged until the send that uses it has returned.
   template <class T>
   static Array view(std::span<const T> numbers, Shape shape = {}) {
     if (shape.empty()) shape = {numbers.size()};
@@ -110,16 +113,16 @@ class Array {
   [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
   [[nodiscard]] const Buffer& buffer() const { return buffer_; }
 
-  /// The elements in C order; throws ValueError if they are of another type.
+  /// Returns the elements in C order, without copying them. Throws ValueError if they are not of type T.
   template <class T>
   [[nodiscard]] std::span<T> elements() const {
     require_dtype(dtype_of<std::remove_const_t<T>>());
     return {reinterpret_cast<T*>(buffer_.data), size()};
   }
 
-  /// Throws UsageError when the product does not fit 64 bits.
+  /// Returns the product of the dimensions. Throws UsageError if it does not fit into 64 bits.
   static std::uint64_t element_count(const Shape& shape);
-  /// The same dtype, shape and bytes, whatever the form.
+  /// Compares dtype, shape and bytes, but not the form.
   friend bool operator==(const Array& a, const Array& b);
 
  private:

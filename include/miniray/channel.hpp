@@ -1,8 +1,8 @@
-// Two endpoints that pass messages over a socket. Large buffers go through shared memory when both are processes of
-// one machine (a Unix-domain socket), without anybody asking.
+// A channel is one end of a conversation: it sends and receives messages over a socket. If the socket is a Unix-domain
+// socket, large buffers automatically go through shared memory.
 //
-// A channel belongs to the process that made it and to one thread at a time; using it from two at once throws
-// UsageError. Every call leaves the stream in step, whatever it throws, except after ProtocolError.
+// A channel belongs to the process that created it, and one thread at a time may use it; a second thread gets a
+// UsageError. After any exception but ProtocolError, the channel can be used as before.
 #pragma once
 
 #include <cstdint>
@@ -20,109 +20,116 @@
 namespace miniray {
 
 struct ChannelOptions {
-  std::string peer = "peer";        ///< how errors and traces call the other side
-  Codec codec = Codec::msgpack;     ///< of the values that are sent; what is received says its own
-  bool shared_memory = true;        ///< false: never, even where it could be used
+  std::string peer = "peer";        ///< the peer's name in errors and traces
+  Codec codec = Codec::msgpack;     ///< for values that are sent; a received message names its own codec
+  bool shared_memory = true;        ///< whether to use shared memory where that is possible
   std::optional<int> spin_us = {};  ///< how long to spin before sleeping; by default MINIRAY_SPIN_US or limits::spin_us
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   std::uint64_t message_bytes_max = limits::message_bytes_max;
-  std::function<void()> on_interrupt = {};  ///< a signal came during a wait; may throw, to end the wait
-  std::function<bool()> peer_is_gone = {};  ///< asked during long waits, should the socket not have told
-  /// Buffers that reached this machine in another way: by the number that the message has for them, and their size.
+  std::function<void()> on_interrupt = {};  ///< called when a signal interrupts a wait; throws to end the wait
+  std::function<bool()> peer_is_gone = {};  ///< called during long waits, in case the socket has not shown it
+  /// Returns the supplied buffer of that number (see BufferPlace), which has that size.
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
-  bool check_invariants = false;  ///< for tests: call Channel::check_invariants() at the end of every call
+  bool check_invariants = false;  ///< for tests: every call ends with Channel::check_invariants()
 };
 
-/// Calls and their replies pass plain messages by: who waits for one kind leaves the other where it is.
+/// Which messages to receive. Calls and replies are one lane, all other messages are another. A receive from one lane
+/// leaves the messages of the other in the inbox.
 enum class Lane : std::uint8_t { messages, calls, any };
 
 struct ReceiveOptions {
-  std::optional<std::uint64_t> max_size = {};  ///< MessageTooLarge above; the message stays for a later call
-  std::optional<double> timeout_s = {};        ///< TimeoutError after; what has arrived of a message is kept
-  Lane lane = Lane::messages;                  ///< any: in the order of arrival
+  std::optional<std::uint64_t> max_size = {};  ///< a larger message throws MessageTooLarge, and stays for a later call
+  std::optional<double> timeout_s = {};        ///< then TimeoutError; the part of a message that has arrived is kept
+  Lane lane = Lane::messages;                  ///< Lane::any receives in the order of arrival
 };
 
 class Channel {
  public:
-  /// Takes over a connected stream socket.
+  /// Takes ownership of a connected stream socket.
   explicit Channel(int socket, ChannelOptions options = {});
-  /// The two ends of a socket pair.
+  /// Returns the two ends of a new conversation.
   static std::pair<Channel, Channel> pair(const ChannelOptions& options = {});
   Channel(Channel&&) noexcept;
   Channel& operator=(Channel&&) noexcept;
   ~Channel();
 
-  /// Returns when the kernel or shared memory has the whole message: the value may then change. While it waits for
-  /// room, it reads what arrives, so two ends that both send never wait for each other. EndOfStream if the peer is
-  /// gone.
+  /// Sends a message. Returns when the kernel or shared memory has the whole message; the caller may then change the
+  /// value. While send() waits for room it reads what arrives, so two ends that both send never block each other.
+  /// Throws EndOfStream if the peer is gone, InboxFull if the inbox has no room for what arrives, MessageTooLarge if
+  /// the message exceeds message_bytes_max, and Unsendable if no message can hold the value.
   void send(const Value& value) { send(encode(value, codec())); }
   void send(const Message& message);
-  /// Never waits: what the kernel does not take is copied and kept. True if nothing is left to flush.
+  /// Sends a message without waiting: the channel copies and keeps the part that the kernel does not take now. Returns
+  /// true if nothing is left for flush_some().
   bool send_some(const Message& message);
-  /// Writes what earlier calls had to keep. True if nothing is left.
+  /// Writes, without waiting, what earlier calls have kept. Returns true if nothing is left.
   bool flush_some();
 
-  /// The next message. EndOfStream when the peer has closed and everything was received.
+  /// Waits for the next message and returns it. Throws EndOfStream when the peer has closed and every message was
+  /// received; TimeoutError and MessageTooLarge as ReceiveOptions say.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
-  /// Never waits; nothing if no whole message is there.
+  /// Returns the next message without waiting, or nothing if no whole message has arrived. Throws as receive() does.
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
                                                    Lane lane = Lane::messages);
-  /// Undoes a receive: the message is the next again. For a receiver that was interrupted before it could use it.
+  /// Undoes a receive: the message becomes the next one again. For a receiver that is interrupted before it could use
+  /// the message.
   void put_back(Message message);
-  /// Reads everything that has arrived into the inbox, as far as it has room.
+  /// Reads into the inbox, without waiting, what has arrived and fits.
   void pump();
-  /// Asks whether the peer is gone, should its socket not have told: for who waits for the socket without this class.
+  /// Calls ChannelOptions::peer_is_gone, and ends the channel if the peer is gone. Code that waits for fileno() itself
+  /// should call it now and then.
   void look_around();
-  /// Whether an earlier call had to keep something that flush_some() should write.
+  /// Returns whether flush_some() has something to write.
   [[nodiscard]] bool has_unsent() const;
-  /// Whether the inbox holds all that it may, so that pump() reads no more.
+  /// Returns whether the inbox is full, so that pump() reads no more.
   [[nodiscard]] bool inbox_is_full() const;
-  /// Drops what was received and whatever comes: the owner only has something left to say.
+  /// Drops every received message, and every later one: the caller only sends from now on.
   void discard_received();
-  /// The newest message that was not taken yet, if there is one.
+  /// Returns the newest message in Lane::messages, or nullptr. It is valid until the next call that is not const.
   [[nodiscard]] const Message* newest() const;
-  /// How many messages have come into the inbox, ever.
+  /// Returns how many messages have ever come into the inbox.
   [[nodiscard]] std::uint64_t arrived() const;
-  /// The peer will send no more than what is in the inbox.
+  /// Returns whether the peer will send no more messages than those in the inbox.
   [[nodiscard]] bool ended() const;
-  /// The errno that ended it; 0 if it ended in good order, or has not.
+  /// Returns the errno with which the stream ended; 0 if it ended in good order, or has not ended.
   [[nodiscard]] int end_error() const;
-  /// Reads what is there; true if receive() would now return or throw at once.
+  /// Reads what has arrived. Returns true if receive() would now return or throw without waiting.
   [[nodiscard]] bool ready();
-  /// Whether the peer has taken back the call of this number. Reads what is there.
+  /// Reads what has arrived. Returns whether the peer has dropped the call of this number.
   [[nodiscard]] bool was_dropped(std::int64_t call);
-  /// What ready() and wait_any look for; plain messages by default.
+  /// Sets the lane that ready() and wait_any() look at. By default it is Lane::messages.
   void look_for(Lane lane);
 
-  /// The peer sees the end of the stream after what was sent. What it still sends can be received.
+  /// Closes the sending direction: the peer sees the end of the stream after the last message. Messages from the peer
+  /// can still be received.
   void end();
-  /// The same, and what the peer sends fails from now on. Received messages can still be taken.
+  /// Closes both directions: from now on the peer's sends fail. Messages in the inbox can still be received.
   void close();
   [[nodiscard]] bool closed() const;
 
   [[nodiscard]] int fileno() const;  ///< readable when ready() may have become true
   [[nodiscard]] Codec codec() const;
   [[nodiscard]] const std::string& peer() const;
-  /// The last messages each way, abridged, a line each.
+  /// Returns the last messages in each direction, abridged, one per line.
   [[nodiscard]] std::string recent_messages() const;
-  /// For tests. Walks all that the channel keeps, and aborts if parts of it contradict each other, which is our bug.
+  /// For tests. Aborts if parts of the channel's state contradict each other, which would be a bug in MiniRay.
   void check_invariants() const;
 
-  class State;  // the inside, for the library's own files
+  class State;  // for the library's own files
 
  private:
   friend class WaitSet;
   std::unique_ptr<State> state_;
 };
 
-/// The positions of the channels that are ready, in order; none on time-out. The cost is per ready channel: calling it
-/// again with the same channels, or nearly the same, does not look at those that are quiet.
+/// Waits until a channel is ready. Returns the positions of all ready channels in ascending order, or none after the
+/// time-out. Repeated calls with (nearly) the same channels cost time per ready channel, not per channel.
 [[nodiscard]] std::vector<std::size_t> wait_any(std::span<Channel* const> channels,
                                                 std::optional<double> timeout_s = {});
 
-/// How many channels have been closed or destroyed since the program began: while it stays the same, so do those that
-/// a caller remembers. For language bindings.
+/// Returns how many channels have been closed or destroyed since the program began. While the number does not change,
+/// the channels that a language binding has cached are still valid.
 [[nodiscard]] std::uint64_t channel_departures();
 
 }  // namespace miniray

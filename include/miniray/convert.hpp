@@ -1,9 +1,10 @@
-// How C++ types become values of messages and come back: for functions that are called from afar, and their callers.
+// Converts C++ types to values of messages and back. Functions that are called remotely use it for their arguments and
+// results, and so do their callers.
 //
-//   double x = miniray::convert<double>(value);   // throws Mismatch, which says what is there instead
+//   double x = miniray::convert<double>(value);   // throws Mismatch if the value is not a number
 //   miniray::Value value = miniray::to_value(x);
 //
-// A type of your own:
+// To convert a type of your own, specialise Convert:
 //
 //   template <>
 //   struct miniray::Convert<Point> {
@@ -31,19 +32,19 @@
 
 namespace miniray {
 
-/// A value is not of the type that was asked for. what() is "expected double, but [3] is a string: "abc"".
+/// A value does not have the expected type. what() is "expected double, but [3] is a string: "abc"".
 class Mismatch : public ValueError {
  public:
   Mismatch(std::string wanted, const Value& found);
-  /// Says what is wrong with the value in words: "is an array of int64".
+  /// Makes a Mismatch with a description of the value in words, such as "is an array of int64".
   static Mismatch saying(std::string wanted, std::string found) {
     return {std::move(wanted), Place{}, std::move(found)};
   }
 
   [[nodiscard]] const std::string& wanted() const { return wanted_; }  ///< "double"
-  [[nodiscard]] const std::string& place() const { return place_; }    ///< "[3]"; empty: the value itself
+  [[nodiscard]] const std::string& place() const { return place_; }    ///< "[3]"; empty for the value itself
   [[nodiscard]] const std::string& found() const { return found_; }    ///< "is a string: "abc""
-  /// The same, seen from one level further out.
+  /// Returns this mismatch as seen from the container around it; `step` is the place inside that container.
   [[nodiscard]] Mismatch inside(const std::string& step) const { return {wanted_, Place{step + place_}, found_}; }
 
  private:
@@ -55,8 +56,8 @@ class Mismatch : public ValueError {
   std::string wanted_, place_, found_;
 };
 
-/// Specialised for each type that can be converted. from() may return a reference into the value, for types that a
-/// value holds as they are, and need not exist for types that are only ever sent.
+/// Specialised for each type that can be converted. from() may return a reference into the value if the value holds
+/// exactly this type; a type that is only sent needs no from().
 template <class T>
 struct Convert;
 
@@ -70,12 +71,14 @@ concept Sendable = requires(const T& object) {
   { Convert<T>::to(object) } -> std::convertible_to<Value>;
 };
 
+/// Converts a value to T. Throws Mismatch. A T that refers to memory, such as std::span, refers to the value's.
 template <class T>
 [[nodiscard]] T convert(const Value& value) {
   static_assert(Receivable<T>, "specialise miniray::Convert for this type, with name() and from()");
   return Convert<T>::from(value);
 }
 
+/// Converts an object to a value, through Convert<T>::to or Value's constructors.
 template <class T>
 [[nodiscard]] Value to_value(const T& object) {
   using Plain = std::decay_t<const T>;
@@ -87,7 +90,7 @@ template <class T>
   }
 }
 
-// --- What a value holds as it is -------------------------------------------------------------------------------------
+// --- Types that a value holds ----------------------------------------------------------------------------------------
 template <>
 struct Convert<Value> {
   static std::string name() { return "any value"; }
@@ -96,7 +99,7 @@ struct Convert<Value> {
   static Value to(Value value) { return value; }
 };
 
-/// For types of which a value has one inside, and gives it out.
+/// Conversion for the types that a Value stores and returns by reference.
 template <class T, Value::Kind kind, const T& (Value::*get)() const>
 struct ConvertHeld {
   static std::string name() {
@@ -126,7 +129,7 @@ struct Convert<Bytes> {
   }
   static Value to(const Bytes& bytes) { return bytes; }
 };
-/// As an argument it lives as long as the call.
+/// A std::string_view argument of a called function is valid until that function returns.
 template <>
 struct Convert<std::string_view> {
   static std::string name() { return "string"; }
@@ -164,7 +167,7 @@ struct Convert<T> {
   static Value to(T integer) { return integer; }
 };
 
-/// Integers are taken too, as everywhere in C++.
+/// Integers convert to floating point too, as elsewhere in C++.
 template <std::floating_point T>
 struct Convert<T> {
   static std::string name() { return std::same_as<T, float> ? "float" : std::same_as<T, double> ? "double" : "real"; }
@@ -181,7 +184,8 @@ struct Convert<T> {
   static Value to(T real) { return static_cast<double>(real); }
 };
 
-/// The elements of an array, where they are, in C order. As an argument it lives as long as the call.
+/// The elements of an array in C order, not copied. A span argument of a called function is valid until that function
+/// returns.
 template <class T>
 struct Convert<std::span<const T>> {
   static std::string name() { return std::string("array of ") + name_of(dtype_of<T>()); }
@@ -195,7 +199,7 @@ struct Convert<std::span<const T>> {
 };
 
 // --- Containers ------------------------------------------------------------------------------------------------------
-/// A list; numbers may also come as a one-dimensional array of just their type.
+/// Converts from a list. A vector of numbers also converts from a one-dimensional array of exactly that type.
 template <class T>
 struct Convert<std::vector<T>> {
   static std::string name() { return "list of " + Convert<T>::name(); }
@@ -260,7 +264,7 @@ struct Convert<std::optional<T>> {
   static Value to(const std::optional<T>& object) { return object ? to_value<T>(*object) : Value(); }
 };
 
-/// A list of just so many.
+/// Converts from a list that has exactly as many elements as the tuple.
 template <class Tuple>
 struct ConvertTuple {
   static std::string name() {

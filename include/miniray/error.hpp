@@ -1,4 +1,4 @@
-// The exceptions that MiniRay throws. All derive from Error; each text names the operation, the peer and the remedy.
+// The exceptions that MiniRay throws. All derive from Error, and each text names the operation, the peer and the cure.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,29 @@ namespace miniray {
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  /// Appends a paragraph to the text: what was done about the error.
+  /// Appends a paragraph to what(), for example what MiniRay did about the error.
   void add_note(const std::string& note);
 };
 
-/// The caller passed something that cannot be right. Nothing was done.
+/// The caller made a mistake, such as an argument out of range. The call has done nothing.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// A value of a kind that no message can hold. Nothing was sent, and the channel is still good.
+/// A message cannot hold a value of this type. Nothing was sent, and the channel can still be used.
 class Unsendable : public UsageError {
  public:
   using UsageError::UsageError;
 };
 
-/// Code that runs in the worker reached for something that is not there: a key, an index, another type.
+/// A Value does not have what was asked of it: a key, an index, or the type.
 class ValueError : public UsageError {
  public:
   using UsageError::UsageError;
 };
 
-/// The operating system refused.
+/// A system call failed. what() is "cannot <operation>: <the system's message>".
 class SystemError : public Error {
  public:
   SystemError(const std::string& operation, int error_number);
@@ -43,19 +43,19 @@ class SystemError : public Error {
   int error_number_;
 };
 
-/// Nothing arrived in time. The channel is still good and the late message is not lost.
+/// Nothing arrived in time. The channel can still be used, and a later call receives the late message.
 class TimeoutError : public Error {
  public:
   using Error::Error;
 };
 
-/// A message is larger than a limit. What was to be received is still there, for a call with a larger limit.
+/// A message is larger than a limit. A message that was to be received stays, for a call with a larger limit.
 class MessageTooLarge : public Error {
  public:
   using Error::Error;
 };
 
-/// More arrived during a send than the inbox may hold.
+/// During a send, more messages arrived than the inbox may hold.
 class InboxFull : public Error {
  public:
   using Error::Error;
@@ -67,25 +67,26 @@ class ProtocolError : public Error {
   using Error::Error;
 };
 
-/// No host of that name is known.
+/// No address could be found for the name of a host.
 class UnknownHost : public Error {
  public:
   using Error::Error;
 };
 
-/// A server, or the way to it, said no: nobody listens, another key, another version, no such work function.
+/// A connection to a server failed: no server listens there, or it has another key, another version, or no such work
+/// function.
 class Refused : public Error {
  public:
   using Error::Error;
 };
 
-/// There are no more messages: the other side has finished, in good order.
+/// There are no more messages, because the peer has closed its end in good order.
 class EndOfStream : public Error {
  public:
   using Error::Error;
 };
 
-/// The work function raised. what() has the remote traceback.
+/// The work function threw an exception. what() includes the traceback from the worker, if there is one.
 class WorkerError : public Error {
  public:
   WorkerError(std::string worker, std::string type, std::string message, std::string traceback);
@@ -98,26 +99,26 @@ class WorkerError : public Error {
   std::string worker_, type_, message_, traceback_;
 };
 
-/// What is known of a worker's death.
+/// What is known about the death of a worker's process.
 struct DeathCertificate {
   std::string worker;
-  int exit_code = -1;                       ///< -1 unless it exited
-  int signal = 0;                           ///< 0 unless a signal killed it
-  bool out_of_memory = false;               ///< the kernel's out-of-memory killer was at work
-  std::uint64_t peak_bytes = 0;             ///< the most memory it had resident
-  std::string stack;                        ///< where it crashed, if the crash left a stack
-  std::string lost;                         ///< why nothing is known of its end: its host or its server is gone
-  std::string last_output;                  ///< the last lines that it printed, where MiniRay carries them
-  std::string last_messages;                ///< the last messages each way, a line each
+  int exit_code = -1;                       ///< -1 unless the process exited
+  int signal = 0;                           ///< 0 unless a signal killed the process
+  bool out_of_memory = false;               ///< the kernel's out-of-memory killer killed the process
+  std::uint64_t peak_bytes = 0;             ///< the most memory that the process had resident
+  std::string stack;                        ///< where the process crashed, if the crash left a stack
+  std::string lost;                         ///< why nothing is known: the host or the server is gone
+  std::string last_output;                  ///< the last lines that the worker printed, if MiniRay forwards its output
+  std::string last_messages;                ///< the last messages in each direction, one per line
   [[nodiscard]] std::string cause() const;  ///< "killed by SIGSEGV (segmentation fault)"
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string text() const;   ///< everything above, as paragraphs for people
 };
 
-/// The worker's process ended without its work function returning. what() is the whole certificate.
+/// The worker's process ended before its work function returned. what() is the text of the whole certificate.
 class WorkerDied : public Error {
  public:
   explicit WorkerDied(DeathCertificate certificate);
-  /// With a last line of what was done about it.
+  /// The note becomes the last paragraph of what(): what MiniRay did about the death.
   WorkerDied(DeathCertificate certificate, const std::string& note);
   [[nodiscard]] const DeathCertificate& certificate() const { return certificate_; }
 
@@ -125,8 +126,8 @@ class WorkerDied : public Error {
   DeathCertificate certificate_;
 };
 
-/// A supervised worker's process died, and another has taken its place: the worker can be used again, but what had been
-/// sent to the old process, and not answered, is lost.
+/// The process of a supervised worker died, and a new one has replaced it. The worker can be used again, but messages
+/// that the old process had not answered are lost.
 class WorkerRestarted : public WorkerDied {
  public:
   using WorkerDied::WorkerDied;

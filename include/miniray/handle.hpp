@@ -1,4 +1,4 @@
-// The worker's end of the conversation: what a work function is given.
+// The worker's end of its conversation with the coordinator. A work function gets a Handle as its argument.
 #pragma once
 
 #include <concepts>
@@ -15,19 +15,22 @@ class Handle {
  public:
   explicit Handle(Channel channel) : channel_(std::move(channel)) {}
 
+  /// Sends a value to the coordinator, as Channel::send does.
   void send(const Value& value) { channel_.send(value); }
-  /// EndOfStream when the coordinator has closed; a work function that lets it pass ends in good order. Calls that come
-  /// first are answered on the way.
+  /// Waits for the next message and returns it. Answers the calls that arrive before that message. Throws EndOfStream
+  /// when the coordinator has closed; a work function that does not catch it ends in good order.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] int fileno() const { return channel_.fileno(); }
 
-  // One rung lower: messages in their encoded form, and calls that do not wait. Where nothing is said, a call does what
-  // Channel's does.
-  void send(const std::same_as<Message> auto& message) { channel_.send(message); }  // so that {} is a value
+  // One rung lower: encoded messages, and calls that do not wait. A call without a comment does what the call of the
+  // same name in Channel does.
+  void send(const std::same_as<Message> auto& message) {
+    channel_.send(message);
+  }  // a template, so send({}) is a Value
   bool send_some(const Message& message) { return channel_.send_some(message); }
   bool flush_some() { return channel_.flush_some(); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
-  /// Never waits, except for the calls that it answers; nothing if no whole message is there.
+  /// Returns the next message, or nothing if no whole message has arrived. Waits only for the calls that it answers.
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {});
   void put_back(Message message) { channel_.put_back(std::move(message)); }
   void pump() { channel_.pump(); }
@@ -36,11 +39,12 @@ class Handle {
   [[nodiscard]] bool ended() const { return channel_.ended(); }
   [[nodiscard]] Codec codec() const { return channel_.codec(); }
   [[nodiscard]] Channel& channel() { return channel_; }
-  /// Who answers calls, which are messages of Kind::call. Without it, callers are told that nobody does.
+  /// Answers calls, which are messages of Kind::call. Without a call server, every caller gets an error.
   using CallServer = std::function<void(Handle&, Message)>;
   void set_call_server(CallServer server) { call_server_ = std::move(server); }
-  /// What goes on while receive() waits: calls that have begun and are not done. It waits in place of receive(), until
-  /// fileno() may be readable, its own work is done, or the seconds are over. It is dropped once it returns false.
+  /// Work that continues while receive() waits, such as calls that have begun and are not done. It waits in place of
+  /// receive(), until fileno() may be readable, its own work is done, or the time-out is over. Once it returns false,
+  /// the handle drops it.
   using Background = std::function<bool(Handle&, std::optional<double> timeout_s)>;
   void set_background(Background background) { background_ = std::move(background); }
 
@@ -52,11 +56,11 @@ class Handle {
   Background background_;
 };
 
-/// Runs in the worker's process. It ends well by returning, badly by throwing.
+/// The function that runs in a worker's process. It ends well by returning and badly by throwing.
 using WorkFunction = std::function<void(Handle&)>;
 
-/// For a program that a coordinator started with Worker::spawn: runs the function and returns what main() should.
-/// Throws UsageError in a program that was started in another way.
+/// Runs the work function of a program that a coordinator started with Worker::spawn, and returns the exit code for
+/// main(). Throws UsageError if the program was started in another way.
 int run_spawned(const WorkFunction& work);
 
 }  // namespace miniray

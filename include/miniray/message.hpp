@@ -1,4 +1,4 @@
-// A message in the form in which it travels: a body in one of the codecs, and the buffers that go beside it.
+// A message in its encoded form: a body in one of the codecs, and the buffers that travel beside the body.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@ enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
 /// Throws UsageError if there is no codec of that name.
 [[nodiscard]] Codec parse_codec(std::string_view name);
 
-/// What a worker is asked to do.
+/// What a call asks a worker to do.
 enum class CallVerb : std::uint8_t { call, map, define, create, forget, environment };
-/// What came of it.
+/// What a reply says about its call.
 enum class ReplyVerb : std::uint8_t { value, values, pickle, error, unknown, dropped };
 
-/// What a call and its reply say besides their body, where whoever passes them on finds it without decoding that.
+/// The head of a call or a reply. It is not part of the body, so code that only forwards a message need not decode it.
 struct CallHead {
-  std::int64_t number = 0;   ///< of the call; 0: nobody waits for a reply. Of keep and forget: of the buffer
-  std::int64_t time_ns = 0;  ///< of a call: until when it may begin, 0: whenever. Of a reply: how long the call took
-  std::uint8_t verb = 0;     ///< a CallVerb or a ReplyVerb, whatever the peer said
+  std::int64_t number = 0;   ///< the call's number; 0: the caller wants no reply. In keep and forget: the buffer's
+  std::int64_t time_ns = 0;  ///< in a call: when it must have begun, 0: any time. In a reply: how long the call took
+  std::uint8_t verb = 0;     ///< a CallVerb or a ReplyVerb; unchecked if a peer sent it
 };
 
-/// Where the receiver of a message finds one of its buffers: the way by which that travels. docs/buffers.md explains
-/// the routes. In memory it is the number that a frame's table has.
+/// Where the receiver of a message finds one of its buffers. docs/buffers.md explains the routes. The stored number is
+/// the one in a frame's table of buffers.
 class BufferPlace {
  public:
   enum class Route : std::uint8_t {
     stream,    ///< in the frame itself
-    slot,      ///< in shared memory, between two processes of one machine
-    supplied,  ///< with the worker's server, which was sent it once for all of its workers
-    kept,      ///< with the receiver, which was told to keep it
+    slot,      ///< in a slot of memory that two processes of one machine share
+    supplied,  ///< the worker's server has it: a coordinator sent it there once, for all workers of the server
+    kept,      ///< the receiver has it: an earlier message told the receiver to keep it
   };
   constexpr BufferPlace() = default;  ///< in the stream
   [[nodiscard]] static constexpr BufferPlace slot(std::uint32_t number) { return BufferPlace(number); }
@@ -51,7 +51,7 @@ class BufferPlace {
     if ((word_ & kept_bit) != 0) return Route::kept;
     return (word_ & supplied_bit) != 0 ? Route::supplied : Route::slot;
   }
-  /// Of the slot, or of the buffer.
+  /// Returns the number of the slot, or of the buffer that is supplied or kept.
   [[nodiscard]] constexpr std::uint64_t number() const {
     const Route found = route();
     return found == Route::kept ? word_ & ~kept_bit : found == Route::supplied ? word_ & ~supplied_bit : word_;
@@ -67,17 +67,17 @@ class BufferPlace {
 };
 
 struct Message {
-  /// What a frame is about. Only frames have the last four, by which two channels of one machine tell each other about
-  /// shared memory.
+  /// What a frame is for. The last four occur in frames only: two channels on one machine use them to agree on shared
+  /// memory.
   enum class Kind : std::uint8_t {
     message = 0,
-    error = 1,   ///< the work function raised; the body says what
+    error = 1,   ///< the work function threw; the body describes the exception
     end = 2,     ///< the work function returned; no body
-    call = 5,    ///< to a worker: something to be done there
-    reply = 6,   ///< from it: what came of a call
-    drop = 7,    ///< to a worker: a call that is not to be begun; no body
-    keep = 8,    ///< a buffer that later messages name by its number; no body
-    forget = 9,  ///< a kept buffer that is not named any more; no body
+    call = 5,    ///< asks a worker to do something
+    reply = 6,   ///< a worker's answer to a call
+    drop = 7,    ///< tells a worker not to begin a call; no body
+    keep = 8,    ///< has a buffer that later messages name by its number; no body
+    forget = 9,  ///< no later message names this kept buffer; no body
     share = 3,
     unshare = 4,
     ring = 10,
@@ -85,13 +85,14 @@ struct Message {
   };
   Kind kind = Kind::message;
   Codec codec = Codec::msgpack;
-  CallHead head = {};  ///< of the kinds from call to forget
+  CallHead head = {};  ///< only the kinds from call to forget have one
   std::string body;
   std::vector<Buffer> buffers;
-  /// Empty: all buffers are sent. Else one for each buffer: those that are supplied or kept are not sent, since the
-  /// receiver has them.
+  /// If empty, all buffers are sent. Else there is one place for each buffer, and a buffer that is supplied or kept is
+  /// not sent, because the receiver has it.
   std::vector<BufferPlace> places = {};
 
+  /// Returns the bytes of the body and of all buffers.
   [[nodiscard]] std::uint64_t size() const {
     std::uint64_t bytes = body.size();
     for (const Buffer& buffer : buffers) bytes += buffer.size;
@@ -99,16 +100,18 @@ struct Message {
   }
 };
 
-/// Whether messages of this kind have a CallHead.
+/// Returns whether messages of this kind have a CallHead.
 [[nodiscard]] constexpr bool has_call_head(Message::Kind kind) {
   return kind >= Message::Kind::call && kind <= Message::Kind::forget;
 }
 
-/// The buffers borrow from the value, which must outlive the message. Throws Unsendable, naming the place.
+/// Encodes a value. The message's buffers borrow memory from the value, which must outlive the message. Throws
+/// Unsendable, which names the place inside the value, if the codec cannot hold a part of it.
 [[nodiscard]] Message encode(const Value& value, Codec codec = Codec::msgpack);
-/// Takes over the message's buffers. Throws ProtocolError if it is not well formed.
+/// Decodes a message. The value shares the message's buffers. Throws ProtocolError if the message is not well formed.
 [[nodiscard]] Value decode(const Message& message);
-/// The body as JSON, abridged, for people. It may have been cut short: what is there is shown.
+/// Returns the body as abridged JSON for people to read. If the body is cut short or malformed, returns what comes
+/// before that.
 [[nodiscard]] std::string text_of(Codec codec, std::string_view body);
 
 }  // namespace miniray

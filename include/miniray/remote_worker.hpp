@@ -1,4 +1,4 @@
-// A worker on another machine: the same calls as Worker, to a process that a worker server starts for this connection.
+// A worker on another machine. It has the same calls as Worker; a worker server starts its process for this connection.
 //
 //   miniray::RemoteWorker worker("node2", 10000);
 //   worker.send({{"cmd", "echo"}});
@@ -15,24 +15,24 @@
 namespace miniray {
 
 struct RemoteOptions {
-  std::string work_fn = {};  ///< which function to run; empty: the one that the server was started with
+  std::string work_fn = {};  ///< the name of the function to run; empty: the one that the server was started with
   std::string key = {};      ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
   double connect_timeout_s = limits::connect_timeout_ms / 1000.0;
-  /// A host that does not answer for so long is taken to be gone, here and there.
+  /// If one host does not answer the other for this long, each treats the other as gone.
   double unreachable_s = limits::unreachable_ms / 1000.0;
-  std::map<std::string, std::string> environment = {};  ///< for the worker's process
-  /// The server is on this machine, and its Unix-domain socket is not carried from another: large buffers may go
-  /// through shared memory.
+  std::map<std::string, std::string> environment = {};  ///< set in the worker's process
+  /// True if the server runs on this machine, and its Unix-domain socket is not forwarded from another. Large buffers
+  /// then go through shared memory.
   bool same_machine = false;
-  std::vector<int> cpus = {};  ///< where it runs, of those that its server may use; empty: anywhere
-  std::string label = {};      ///< how its output is marked; by default its number
+  std::vector<int> cpus = {};  ///< the CPUs to run on, of those that the server may use; empty: all of these
+  std::string label = {};      ///< marks the worker's output; by default its number
   WorkerOptions worker = {};
 };
 
 class RemoteWorker : public Worker {
  public:
-  /// Connects, and has the server start a process. `host` may be the path of a Unix-domain socket. Throws Refused,
-  /// UnknownHost or TimeoutError.
+  /// Connects to a server, which starts a process. `host` may be the path of a Unix-domain socket. Throws UnknownHost,
+  /// Refused, or TimeoutError after connect_timeout_s.
   RemoteWorker(const std::string& host, int port, const RemoteOptions& options = {});
 };
 
@@ -40,11 +40,12 @@ struct RemoteAddress {
   std::string host;
   int port = 0;
   RemoteOptions options = {};
-  std::string name = {};        ///< how errors call the host; by default `host`
+  std::string name = {};        ///< the host's name in errors; by default `host`
   std::string other_host = {};  ///< tried if `host` cannot be reached
 };
 
-/// All at once; the workers come in the order of the addresses. If one fails, none is left.
+/// Connects to many servers at the same time. Returns the workers in the order of the addresses. If one connection
+/// fails, closes all others and throws as RemoteWorker's constructor does.
 [[nodiscard]] std::vector<Worker> create_remote_workers(const std::vector<RemoteAddress>& addresses);
 
 }  // namespace miniray

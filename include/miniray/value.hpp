@@ -1,4 +1,4 @@
-// A message as a C++ program sees it. It is written and read like JSON:
+// The content of a message, as a C++ program sees it. A Value is written and read like JSON:
 //   worker.send({{"cmd", "multiply"}, {"A", a}});
 //   if (msg["cmd"] == "shutdown") ...; auto a = msg["A"].array<double>();
 #pragma once
@@ -18,9 +18,9 @@ namespace miniray {
 
 class Value;
 using List = std::vector<Value>;
-/// In the order in which it was written. Keys are null, bool, numbers, strings or bytes.
+/// Entries keep the order in which they were added. A key is null, a bool, a number, a string or bytes.
 using Map = std::vector<std::pair<Value, Value>>;
-/// Bytes, as opposed to text.
+/// Raw bytes. Python receives them as bytes, and a std::string as str.
 struct Bytes {
   std::string data;
   friend bool operator==(const Bytes&, const Bytes&) = default;
@@ -35,7 +35,7 @@ class Value {
   Value(bool boolean) : data_(boolean) {}
   template <std::signed_integral T>
   Value(T integer) : data_(static_cast<std::int64_t>(integer)) {}
-  /// An unsigned number that fits int64 is held as int64, so that equal numbers are equal values.
+  /// An unsigned number that fits into int64 is stored as int64, so that equal numbers are equal values.
   template <std::unsigned_integral T>
     requires(!std::same_as<T, bool>)
   Value(T integer) {
@@ -47,7 +47,7 @@ class Value {
   Value(double real) : data_(real) {}
   Value(float real) : data_(static_cast<double>(real)) {}
   Value(const char* string) : data_(std::string(string)) {}
-  /// A pointer would otherwise be taken for a bool.
+  /// Deleted, because a pointer would otherwise convert to bool.
   template <class T>
     requires(!std::same_as<std::remove_cv_t<T>, char>)
   Value(T* pointer) = delete;
@@ -57,19 +57,20 @@ class Value {
   Value(List list) : data_(std::move(list)) {}
   Value(Map map) : data_(std::move(map)) {}
   Value(Array array) : data_(std::move(array)) {}
-  /// A map if every element is a pair that begins with a string, else a list.
+  /// Makes a map if every element is a pair whose first part is a string, else a list.
   Value(std::initializer_list<Value> elements);
-  /// A list, whatever its elements look like.
+  /// Makes a list, even if every element looks like an entry of a map.
   static Value list(std::initializer_list<Value> elements) { return Value(List(elements)); }
 
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
   [[nodiscard]] bool is_null() const { return kind() == Kind::null; }
 
-  // Each throws ValueError, naming what is there instead, if the value is of another kind.
+  // Each of these throws ValueError if the value is of another kind; the text names that kind. A reference is valid for
+  // as long as the value lives and is not changed.
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] std::int64_t integer() const;
   [[nodiscard]] std::uint64_t unsigned_integer() const;
-  [[nodiscard]] double real() const;  ///< any number
+  [[nodiscard]] double real() const;  ///< takes integers too
   [[nodiscard]] const std::string& string() const;
   [[nodiscard]] const std::string& bytes() const;
   [[nodiscard]] const List& list() const;
@@ -77,25 +78,27 @@ class Value {
   [[nodiscard]] const Map& map() const;
   [[nodiscard]] Map& map();
   [[nodiscard]] const Array& array() const;
-  /// The elements of an array, in C order.
+  /// Returns the elements of an array in C order, without copying them. Throws ValueError if they are not of type T.
   template <class T>
   [[nodiscard]] std::span<T> array() const {
     return array().elements<T>();
   }
 
-  /// Throws ValueError, listing the keys that are there, if this one is not.
+  /// Returns the value of a key. Throws ValueError, which lists the existing keys, if the map does not have the key.
   [[nodiscard]] const Value& operator[](const Value& key) const;
-  /// Adds the key to the map (or to null, which becomes a map) if it is not there.
+  /// Returns the value of a key. Adds the key with a null value if the map does not have it; null becomes a map first.
   [[nodiscard]] Value& operator[](const Value& key);
+  /// Returns the value of a key, or nullptr if the map does not have the key.
   [[nodiscard]] const Value* find(const Value& key) const;
+  /// Returns an element of a list. Throws ValueError if the list is shorter.
   [[nodiscard]] const Value& at(std::size_t index) const;
-  /// Elements of a list, entries of a map, elements of an array, bytes of a string.
+  /// Returns how many elements a list or an array has, how many entries a map, how many bytes a string or bytes.
   [[nodiscard]] std::size_t size() const;
 
-  /// Bit for bit, so that NaN equals itself; an integer never equals a real.
+  /// Compares bit for bit, so NaN equals itself. An integer never equals a real.
   friend bool operator==(const Value& a, const Value& b);
 
-  /// JSON, with long strings, long lists and arrays abridged: for people.
+  /// Returns JSON for people to read: long strings, long lists and arrays are abridged.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -106,6 +109,7 @@ class Value {
   Data data_;
 };
 
+/// Returns the kind with its article: "a string", "an array".
 [[nodiscard]] const char* name_of(Value::Kind kind);
 
 }  // namespace miniray

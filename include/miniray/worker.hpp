@@ -1,4 +1,4 @@
-// A function that runs in a process of its own, and the conversation with it:
+// A worker is a function that runs in a process of its own, and the coordinator's end of the conversation with it:
 //
 //   miniray::Worker worker([](miniray::Handle& handle) {
 //     for (;;) handle.send(handle.recv());
@@ -6,7 +6,7 @@
 //   worker.send({{"cmd", "echo"}});
 //   miniray::Value answer = worker.recv();
 //
-// A worker never outlives its coordinator, however that ends, nor do processes that the worker started.
+// When the coordinator's process ends, for whatever reason, its workers and the processes that they started end too.
 #pragma once
 
 #include <sys/types.h>
@@ -28,24 +28,25 @@ namespace miniray {
 
 /// How a process forks a worker.
 struct ForkOptions {
-  /// A fork may go wrong in this process: what, and what to do instead. By default it is printed, once.
+  /// Gets the text of a warning if a fork of this process may go wrong: why, and what to do instead. By default the
+  /// warning is printed, once per process.
   std::function<void(const std::string&)> on_warning = {};
 
   // For language bindings.
-  std::function<void()> limit_threads_in_child = {};  ///< there were OpenMP threads, which the child has not
+  std::function<void()> limit_threads_in_child = {};  ///< called if OpenMP had threads, which the child does not have
   std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
   bool warn_of_threads = true;
 };
 
-/// How workers are ended. Each way begins with the end of the stream, which a worker sees when it next receives.
+/// How to end workers. Each way closes the stream first; a worker sees that when it next receives.
 enum class Closing : std::uint8_t {
-  finish,     ///< they have limits::close_grace_ms to finish, and are killed if they have not
-  interrupt,  ///< those that do not wait for a message are interrupted (SIGINT), and soon killed
-  kill,       ///< at once
+  finish,     ///< workers have limits::close_grace_ms to finish; those that have not finished are killed
+  interrupt,  ///< workers that are not waiting for a message are interrupted (SIGINT), and killed soon after
+  kill,       ///< workers are killed at once
 };
 
 struct WorkerOptions {
-  std::string name = {};  ///< goes behind the process number in errors and traces
+  std::string name = {};  ///< errors and traces show it after the process number: "worker 1234 (name)"
   Codec codec = Codec::msgpack;
   bool shared_memory = true;
   std::optional<int> spin_us = {};
@@ -56,16 +57,16 @@ struct WorkerOptions {
 
 class Worker;
 
-/// What is done about the end of a worker by the call that finds it. Supervision (supervised_worker.hpp) is one.
+/// Decides what happens when a call finds that its worker has ended. Supervision (supervised_worker.hpp) implements it.
 class Recovery {
  public:
   Recovery() = default;
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
   virtual ~Recovery() = default;
-  /// A call has found the end of the worker: `why` is a WorkerDied or a WorkerError. Never waits.
+  /// Called when a call finds that the worker has ended; `why` is a WorkerDied or a WorkerError. It must not wait.
   virtual void on_end(Worker& worker, std::exception_ptr why) = 0;
-  /// Follows on_end() in a call that may wait. Throws what its caller is to hear.
+  /// Called after on_end() if the call may wait. Throws the exception that the caller gets.
   [[noreturn]] virtual void recover(Worker& worker) = 0;
   /// Whether on_end() has been called, and tell() not since.
   [[nodiscard]] virtual bool pending() const = 0;
@@ -75,17 +76,20 @@ class Recovery {
 
 class Worker {
  public:
-  /// Forks. Throws UsageError where a fork cannot work: a live CUDA context does not survive one.
+  /// Forks this process and runs `work` in the child. Throws UsageError if a fork cannot work, because this process has
+  /// a live CUDA context, and SystemError if the system refuses the fork.
   explicit Worker(const WorkFunction& work, WorkerOptions options = {});
-  /// Starts a program that calls run_spawned.
+  /// Starts a program, which has to call run_spawned. Throws SystemError if the program cannot be started.
   static Worker spawn(const std::vector<std::string>& command, WorkerOptions options = {});
   Worker(Worker&&) noexcept;
   Worker& operator=(Worker&&) noexcept;
-  /// Like close(); but while an exception unwinds the stack, a worker that is busy is interrupted, and soon killed.
+  /// Closes the worker as close() does. While an exception unwinds the stack, a busy worker is interrupted, and killed
+  /// soon after.
   ~Worker();
 
-  // Each throws WorkerError if the work function threw, WorkerDied if the process died, EndOfStream if the work
-  // function returned; and what Channel's calls throw.
+  // These calls do what the calls of the same names in Channel do, and throw the same exceptions. They also throw
+  // WorkerError if the work function threw, WorkerDied if the process died, and EndOfStream if the work function
+  // returned. One thread at a time may use a worker.
   void send(const Value& value);
   [[nodiscard]] Value recv(const ReceiveOptions& options = {});
   void send(const Message& message);
@@ -94,7 +98,6 @@ class Worker {
   bool flush_some();
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
                                                    Lane lane = Lane::messages);
-  // As Channel's.
   void put_back(Message message) { channel().put_back(std::move(message)); }
   void pump() { channel().pump(); }
   void look_around() { channel().look_around(); }
@@ -102,38 +105,43 @@ class Worker {
   [[nodiscard]] bool ended() { return channel().ended(); }
   [[nodiscard]] Codec codec() { return channel().codec(); }
 
-  /// Waits for the process to end and returns its exit code, or minus the signal that killed it. What the worker
-  /// still sends can be received afterwards. TimeoutError if it does not end in time.
+  /// Waits for the process to end. Returns its exit code, or minus the number of the signal that killed it. Messages
+  /// that the worker still sends can be received afterwards. Throws TimeoutError if the process does not end in time,
+  /// and WorkerDied if the worker's host is lost.
   int wait(std::optional<double> timeout_s = {});
   [[nodiscard]] bool is_alive() const;
-  /// SIGKILL ends the worker and all that it started; another signal goes to the worker alone.
+  /// Sends a signal. SIGKILL kills the worker and all processes that it started; another signal goes to the worker
+  /// only.
   void kill(int signal = 9);
-  /// What its process is doing now: its state, and where it is. It goes on as if nothing had been asked.
+  /// Returns what the process is doing now: its state and its stack. The process is not disturbed.
   [[nodiscard]] std::string stack();
-  /// The first half of close(): the worker sees the end of the stream.
+  /// Closes the stream to the worker, which is the first half of close(). Use it to close many workers: end() each,
+  /// then close() each.
   void end();
-  /// Ends the conversation: the worker sees the end of the stream, has grace_s to finish, and is killed if it has
-  /// not. A failure that nobody received is then reported on standard error. If the wait is interrupted, the worker is
-  /// too, and the interrupt is thrown once it has ended; a second one kills it.
+  /// Closes the conversation and ends the process: the worker sees the end of the stream, has grace_s to finish, and is
+  /// killed if it has not finished. If no call has thrown the worker's failure, close() reports it on standard error.
+  /// If on_interrupt throws during the wait, the worker is interrupted too, and that exception is thrown once the
+  /// worker has ended; a second interrupt kills the worker.
   void close(double grace_s = limits::close_grace_ms / 1000.0);
 
   [[nodiscard]] pid_t pid() const;
   [[nodiscard]] int fileno() const;               ///< readable when recv() may have something
   [[nodiscard]] int process_fileno() const;       ///< readable when the process has ended
   [[nodiscard]] const std::string& name() const;  ///< "worker 1234 (train)"
-  /// One rung lower.
+  /// Returns the channel, one rung lower. The worker owns it.
   [[nodiscard]] Channel& channel();
 
-  /// From now on, send(), recv() and receive() recover when they find that the process has died or that the work
-  /// function has thrown. The calls that never wait only tell the recovery about it. None (the default): no recovery.
+  /// Sets what happens when a call finds that the process has died or that the work function has thrown: send(), recv()
+  /// and receive() call on_end() and recover(), the calls that never wait call on_end() only. By default there is no
+  /// recovery.
   void set_recovery(std::shared_ptr<Recovery> recovery) { recovery_ = std::move(recovery); }
-  /// Takes the process of another worker in place of its own, which it closes; its recovery stays.
+  /// Closes this worker's process and takes over the process of another worker. The recovery stays.
   void adopt(Worker other);
   [[nodiscard]] Recovery* recovery() const { return recovery_.get(); }
   /// How often adopt() has been called.
   [[nodiscard]] int replacements() const { return replacements_; }
 
-  class State;  // the inside, for the library's own files
+  class State;  // for the library's own files
 
  protected:
   explicit Worker(std::unique_ptr<State> state);
@@ -143,16 +151,16 @@ class Worker {
   friend class Unsupervised;
   enum class Patience : std::uint8_t { wait, none };
   template <class Call>
-  auto recovering(Patience patience, Call call);
-  void end_was_found(Patience patience);
+  auto with_recovery(Patience patience, Call call);
+  void handle_end(Patience patience);
 
   std::unique_ptr<State> state_;
   std::shared_ptr<Recovery> recovery_;
   int replacements_ = 0;
 };
 
-/// While it lives, calls on these workers throw what they find and recover nothing: for what is done with many workers
-/// at once, and for the preparation of a new process. The workers stay where they are meanwhile.
+/// As long as this object lives, calls on these workers throw what they find and do not recover. It is used to handle
+/// many workers at once and to prepare a new process. The workers must not be moved meanwhile.
 class Unsupervised {
  public:
   explicit Unsupervised(std::span<Worker* const> workers);
@@ -164,11 +172,12 @@ class Unsupervised {
   std::vector<std::pair<Worker*, std::shared_ptr<Recovery>>> supervised_;
 };
 
-/// Closes many workers together: they share one grace. Those that another thread is using are left alone; the end of
-/// this process ends them. Interrupts are handled as by Worker::close.
+/// Closes many workers together, with one grace for all. It skips workers that another thread is using; they end with
+/// this process. It handles interrupts as Worker::close does.
 void close_all(std::span<Worker* const> workers, Closing how = Closing::finish);
 
-/// The positions of the workers from which recv() returns or throws at once, in order; none on time-out.
+/// Waits until recv() would return or throw at once for some worker. Returns the positions of all such workers in
+/// ascending order, or none after the time-out.
 [[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s = {});
 [[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker> workers, std::optional<double> timeout_s = {});
 

@@ -1,9 +1,9 @@
-// Starts a worker for every connection that may have one. Runs where the workers shall run:
+// A worker server starts a worker for every connection that is let in. It runs on the machine where the workers run:
 //
 //   miniray::WorkerServer server("0.0.0.0", 10000, work);
 //   server.serve_forever();
 //
-// Only who has the key is let in. A worker ends with its connection, and all of them with the server.
+// Connections require a shared key. A worker ends with its connection, and all workers end with the server.
 #pragma once
 
 #include <functional>
@@ -17,55 +17,56 @@
 namespace miniray {
 
 struct WorkerServerOptions {
-  std::size_t num_workers = 0;  ///< at most so many at a time; 0: as many as come
+  std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit
   std::string key = {};         ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
-  /// Finds the function that a connection asks for by name. Called once for each name; what it throws is told to who
-  /// asked.
+  /// Returns the function that a connection names in its request. Called once for each name. If it throws, the
+  /// connection is refused with the text of the exception.
   std::function<WorkFunction(const std::string& name)> find_work = {};
-  /// Who was refused, and why. By default standard error.
+  /// Gets a line for every connection that was refused, with the reason. By default the line goes to standard error.
   std::function<void(const std::string& line)> on_log = {};
-  /// If set, gets what workers print, in whole lines; else they print where the server does. `label` is what the
-  /// connection asked its worker to be called. Returns false if it can take no more for now.
+  /// If set, gets what workers print, in whole lines; else workers print where the server does. `label` is the one that
+  /// the connection asked for. Returns false if it takes no more for now; resume_output() continues.
   std::function<bool(const std::string& label, std::string_view lines)> on_output = {};
-  /// If set too, gets what workers write to standard error, which else is part of what on_output gets. Each stream is
-  /// in order; between the two the order is that of arrival.
+  /// If set too, gets what workers write to standard error, which on_output gets otherwise. The lines of each stream
+  /// keep their order; lines of different streams come in the order of arrival.
   std::function<bool(const std::string& label, std::string_view lines)> on_errors = {};
-  /// A signal came, or a second has passed; may throw, to end serving.
+  /// Called after every signal and at least once a second. It may throw, which ends serve_forever().
   std::function<void()> on_interrupt = {};
-  std::function<void()> on_interrupt_in_worker = {};  ///< the workers' own; see ChannelOptions
+  std::function<void()> on_interrupt_in_worker = {};  ///< the on_interrupt of a worker's channel; see ChannelOptions
   ForkOptions fork = {};
 
   // For language bindings.
   bool keep_interrupt_handler = false;  ///< workers keep the server's handler of SIGINT
-  /// First in every worker; its connection asked for these variables, and the process's environment has them.
+  /// Called first in every worker, with the variables that its connection asked for; they are already set.
   std::function<void(const std::map<std::string, std::string>& environment)> on_start_in_worker = {};
 };
 
 class WorkerServer {
  public:
-  /// Listens. `host` may be empty (all of this machine's addresses) or the path of a Unix-domain socket; port 0 is any
-  /// that is free. `work` may be empty if connections say what they want.
+  /// Listens on a port. `host` may be empty (all addresses of this machine) or the path of a Unix-domain socket; port 0
+  /// stands for any free port. `work` may be empty if every connection names its function. Throws UnknownHost, or
+  /// SystemError if the port is taken.
   WorkerServer(const std::string& host, int port, WorkFunction work = {}, WorkerServerOptions options = {});
   WorkerServer(WorkerServer&&) noexcept;
   WorkerServer& operator=(WorkerServer&&) noexcept;
-  /// Ends the workers that are left.
+  /// Ends the workers that still run.
   ~WorkerServer();
 
   [[nodiscard]] int port() const;
-  /// Serves until stop() or until on_interrupt throws; then ends its workers: each sees the end of its stream, has
-  /// limits::orphan_grace_ms to finish, and is killed if it has not.
+  /// Serves until stop() is called or on_interrupt throws, and then ends the workers: each sees the end of its stream,
+  /// has limits::orphan_grace_ms to finish, and is killed if it has not finished.
   void serve_forever();
-  /// From any thread, or from on_interrupt: serving ends within a second.
+  /// Makes serve_forever() return within a second. Any thread may call it, and so may on_interrupt.
   void stop();
-  /// Calls an action from the loop whenever a descriptor can be read, until the server is gone.
+  /// Has serve_forever() call an action whenever a descriptor can be read, until the server is destroyed.
   void on_ready(int descriptor, std::function<void()> action);
-  /// The same for one that can be written to, for as long as the action says true.
+  /// Has serve_forever() call an action whenever a descriptor can be written, until the action returns false.
   void when_writable(int descriptor, std::function<bool()> action);
-  /// What on_output could not take before, it can take now.
+  /// Tells the server that on_output and on_errors take lines again, after one of them has returned false.
   void resume_output();
-  /// Finds a work function now, so that what is wrong with it shows now.
+  /// Calls find_work now, so that an error in a work function shows before a connection asks for it.
   void prepare(const std::string& work_fn);
-  /// How many workers live.
+  /// Returns how many workers are alive.
   [[nodiscard]] std::size_t worker_count() const;
 
  private:

@@ -1,7 +1,7 @@
-"""Arrays of numpy and torch, on their way into and out of messages.
+"""Converts arrays of numpy and tensors of torch for messages, and back.
 
-Neither is imported unless it is there: what is sent comes from a library that the sender has loaded, and a receiver
-without numpy gets a ``miniray.Array``.
+Neither library is required: a sender that has an array has already imported its library, and a receiver without numpy
+gets a ``miniray.Array``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _library(name: str) -> Any:
 
 
 def build(array: Array) -> Any:
-    """The receiver's object for an array that came."""
+    """Return the receiver's object for a received array: a tensor, a numpy array, or the ``miniray.Array`` itself."""
     numpy, torch = _library("numpy"), _library("torch") if array.form == "tensor" else None
     dtype, shape = array.dtype, array.shape
     if torch is not None:
@@ -32,15 +32,15 @@ def build(array: Array) -> Any:
         return torch.frombuffer(array, dtype=getattr(torch, dtype)).reshape(shape)
     if numpy is None:
         return array
-    if dtype == "bfloat16":  # numpy has none; every bfloat16 is a float32 with fewer digits
+    if dtype == "bfloat16":  # numpy has no bfloat16; its bits are the upper half of a float32
         bits = numpy.ndarray(shape, "uint16", array)
         return (bits.astype("uint32") << 16).view("float32")
     return numpy.ndarray(shape, dtype, array)
 
 
 def describe(thing: Any) -> tuple[str, Any, Any]:
-    """How to send it: ("value", plain object, None), ("array" or "tensor", memory, dtype name or None for the
-    memory's own), ("refuse", what it is, remedy)."""
+    """Return how to send an object: ("value", plain object, None), or ("array" or "tensor", memory, name of the dtype,
+    None for the memory's own), or ("refuse", what the object is, cure)."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(thing, numpy.ndarray):
         return _describe_ndarray(numpy, thing)
@@ -61,7 +61,7 @@ def describe(thing: Any) -> tuple[str, Any, Any]:
 
 
 def is_exact(thing: Any) -> bool:
-    """Whether an array or a tensor arrives just as it was."""
+    """Return whether the receiver gets an equal object of the same type for an array or a tensor."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and type(thing) is numpy.ndarray:
         return thing.dtype.kind in "biufc" and thing.dtype.isnative and thing.dtype.itemsize <= 16
@@ -73,7 +73,7 @@ def is_exact(thing: Any) -> bool:
 def _describe_ndarray(numpy: Any, array: Any) -> tuple[str, Any, Any]:
     if isinstance(array, numpy.ma.MaskedArray):
         return "refuse", "a masked array", "send its data and its mask"
-    if array.dtype.name == "bfloat16":  # the one that JAX brings along
+    if array.dtype.name == "bfloat16":  # a dtype of the package ml_dtypes, which JAX uses
         return "array", numpy.ascontiguousarray(array).view("uint16").reshape(array.shape), "bfloat16"
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         return "refuse", f"an array of {array.dtype}", "convert it to a numeric dtype"

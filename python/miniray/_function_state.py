@@ -1,4 +1,4 @@
-"""What a function is to a process that gets it: one that can be imported there, and one that a call may change."""
+"""Decides how another process gets a function: whether it can import it, and whether a call may change its state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from miniray import _script, _spawned
 
 
 def importable_name(function: Any) -> str | None:
-    """ "module.function" of a function or class that another process can import; None if there is no such name."""
+    """Return the "module.function" by which another process can import a function or class; None if there is none."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or qualname is None or "<" in qualname or module in _script.MAIN_NAMES:
         return None
@@ -20,14 +20,14 @@ def importable_name(function: Any) -> str | None:
 
 
 def has_no_state(function: Any) -> bool:
-    """Whether a function that goes by value is sure to be what it was: it holds nothing that could change."""
+    """Return whether a function that is sent by value has no state: no closure, defaults or attributes."""
     return not (function.__closure__ or function.__dict__ or function.__defaults__ or function.__kwdefaults__)
 
 
 def may_change(function: Any) -> bool:
-    """Whether a call of a function that goes by value may change what it holds: the variables around it, its defaults
-    and its attributes. Globals, modules and classes are not the function's own. Arrays do not count, though they can be
-    written to: they may be large, and to unpack one for each call would cost more than most calls."""
+    """Return whether a call may change the state of a function that is sent by value: its closure, defaults and
+    attributes. Globals, modules and classes do not belong to the function. Arrays do not count, although a call can
+    write to them: they may be large, and unpacking one for each call would cost more than most calls."""
     return _may_change(function, set())
 
 
@@ -52,7 +52,7 @@ def _may_change(thing: Any, seen: set[int]) -> bool:
     if type(thing) is not types.FunctionType:
         return True
     if _script.is_of_script(thing) or importable_name(thing) is not None:
-        return False  # it does not go along
+        return False  # it is not sent with the function
     held = [_script._contents(cell) for cell in thing.__closure__ or ()]
     held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), vars(thing).get("__wrapped__")]
     if _script.assigned_outside(thing.__code__) or vars(thing).keys() - {"__wrapped__"}:

@@ -1,4 +1,4 @@
-"""Work functions by name: how a server finds what a connection asks for, and how a function is named in return."""
+"""Work functions by name: finds the function that a connection names, and returns the name of a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _main_specification: dict[str, Any] | None = None
 
 
 def find(name: str) -> Callable[[_core.Handle], Any]:
-    """The function that "module.function" names, for a server's workers. Imports what it needs to."""
+    """Return the function that "module.function" names, for the workers of a server. Imports the module."""
     work_fn = _look_up(name)
     prepare_for_forks()
     return work_fn
@@ -43,7 +43,7 @@ def _look_up(name: str) -> Callable[[_core.Handle], Any]:
 
 
 def _main() -> Any:
-    """The coordinator's script, if this server was told of one; else the server's own."""
+    """Return the module of the coordinator's script if this server has it, else of the server's own script."""
     if _main_specification is not None and _spawned.MAIN not in sys.modules:
         _spawned.import_main(_main_specification)
     return sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
@@ -55,7 +55,7 @@ def set_main(specification: dict[str, Any]) -> None:
 
 
 def _import(name: str) -> tuple[Any, list[str]]:
-    """The longest part of the name that is a module, and what is left."""
+    """Import the longest part of the name that is a module. Return the module and the rest of the name."""
     parts = name.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise ValueError(_not_a_name(name))
@@ -76,13 +76,13 @@ def _not_a_name(name: str) -> str:
 
 
 def explain(name: str, error: BaseException) -> str:
-    """Why the function cannot be had, for whoever asked for it."""
-    own = (name, "a function is named")  # how our own texts begin
+    """Return the text of the error for a function that cannot be found or imported."""
+    own = (name, "a function is named")  # the error texts of this file begin like this
     if isinstance(error, (AttributeError, TypeError, ValueError)) and str(error).startswith(own):
         return str(error)
     below = error.__traceback__
     while below is not None and _is_machinery(below.tb_frame.f_code.co_filename):
-        below = below.tb_next  # the user's own frames begin after these
+        below = below.tb_next  # skips the frames of this package and of importlib
     if below is None and isinstance(error, AttributeError) and error.name is not None:
         return f"cannot import {name}: {error}{_check.nearest(error.name, dir(error.obj))}"
     text = "".join(traceback.format_exception(type(error), error, below))
@@ -98,7 +98,7 @@ def explain(name: str, error: BaseException) -> str:
 
 
 def modules_beside(name: str) -> list[str]:
-    """What could be imported where a module of this name was looked for."""
+    """Return the names of the modules that can be imported from the place where Python looks for this module."""
     import pkgutil
 
     package, dot, _ = name.rpartition(".")
@@ -112,8 +112,8 @@ def _is_machinery(file: str) -> bool:
 
 
 def prepare_for_forks() -> None:
-    """In a server, before it forks workers: what is there stays, so that no worker's garbage collector need visit it;
-    and what a worker printed is out even if it is killed."""
+    """Called in a server before it forks workers. Existing objects are frozen, so that the garbage collectors of the
+    workers do not visit them. Output is line-buffered, so that printed lines are not lost if a worker is killed."""
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -121,18 +121,19 @@ def prepare_for_forks() -> None:
 
 
 def begin_work(environment: dict[str, str]) -> None:
-    """In a worker, first: the server's signal handlers are not its own, and os.environ has what was asked for."""
+    """Called first in every worker of a server. Resets the server's signal handlers, and sets the variables that the
+    connection asked for."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from miniray import _script
 
     if not _script.forked_as:
-        _script.main_is_foreign = True  # it is the server's
+        _script.main_is_foreign = True  # __main__ is the server's script
     if environment:
         os.environ.update(environment)
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:
-    """How another machine finds a function that it can import."""
+    """Return the name by which another machine can import a function."""
     if isinstance(work_fn, str):
         if "." not in work_fn:
             raise ValueError(_not_a_name(work_fn))

@@ -1,4 +1,4 @@
-"""The logger "miniray": what happens to workers, nodes and tasks, for programs that use ``logging``."""
+"""Passes events of workers, nodes and tasks to the logger "miniray", for programs that use ``logging``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from miniray.supervision import Event
 
-# What is expected of a run, what went wrong and was mended, and what nobody mends. Others are INFO.
+# DEBUG: a normal run has these. WARNING: something failed, and MiniRay handles it. ERROR: MiniRay does not handle it.
+# All other events are INFO.
 _DEBUG = ("worker_started", "worker_ended")
 _WARNING = (
     *("worker_died", "worker_stillborn", "worker_silent", "task_timeout", "restart_failed"),
@@ -18,13 +19,13 @@ _ERROR = ("restart_refused", "initializer_failed", "pool_broken")
 
 
 def log(event: Event) -> None:
-    """Tell the logger of an event. A program that has not imported logging has no handler that could show it."""
+    """Log an event. A program that has not imported logging has no handler, so then this does nothing."""
     logging = sys.modules.get("logging")
     if logging is None:
         return
     logger = logging.getLogger("miniray")
     if not logger.handlers:
-        logger.addHandler(logging.NullHandler())  # a library is silent until its user says otherwise
+        logger.addHandler(logging.NullHandler())  # a library prints nothing unless the program sets a handler
     level = logging.INFO
     if event.kind in _DEBUG:
         level = logging.DEBUG

@@ -1,4 +1,4 @@
-"""What a worker says when a call names a function, an object or a method that it does not have."""
+"""The errors of a worker when a call names a function, an object or a method that it does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FORGOTTEN_MAX = _core.limits.forgotten_names_max
 
 
 def forget(functions: dict[Any, Any], name: Any) -> Any:
-    """Drop a function or an object, and remember that it was there. Returns it; None if there was none."""
+    """Drop a function or an object, but remember its name for errors. Return it, or None if there was none."""
     thing = functions.pop(name, None)
     if thing is None or not isinstance(name, str):
         return thing
@@ -23,7 +23,7 @@ def forget(functions: dict[Any, Any], name: Any) -> Any:
 
 
 def unknown(functions: dict[Any, Any], name: str, error: Exception | None = None) -> LookupError:
-    """For a name that is not registered; ``error`` says why it is not a module's either."""
+    """Return the error for a name that is not registered. ``error`` says why it could not be imported either."""
     first, dot, _ = name.partition(".")
     if first in functions.get(forget, ()):
         return LookupError(f'"{first}" was forgotten here, by worker.forget("{first}"). Register or create it again')
@@ -40,11 +40,11 @@ def unknown(functions: dict[Any, Any], name: str, error: Exception | None = None
             f'{text}, there is no object "{first}", and no module "{first}" can be imported'
             f"{_check.nearest(first, [*names, *_functions.modules_beside(first)], least=0.8)}"
         )
-    return LookupError(f"{text}. As a module's: {_functions.explain(name, error)}")
+    return LookupError(f"{text}. Looked for in a module: {_functions.explain(name, error)}")
 
 
 def no_method(thing: Any, name: str, method: str) -> AttributeError:
-    """For an object that is here, and has no such method."""
+    """Return the error for an object that exists but has no such method."""
     kind = type(thing).__name__
     methods = [each for each in dir(thing) if not each.startswith("_") and callable(getattr(thing, each, None))]
     if hasattr(thing, method):

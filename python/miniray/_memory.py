@@ -1,4 +1,4 @@
-"""A limit on the memory of one task, kept by the kernel."""
+"""Limits the memory of one task, through a limit of the kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from miniray.errors import TaskOutOfMemory
 
 @contextmanager
 def at_most(more_bytes: int) -> Iterator[None]:
-    """Within it, this process may take so much more than it has. TaskOutOfMemory if it wants to."""
+    """In this context, the process may take ``more_bytes`` more than it has. Beyond that, raises TaskOutOfMemory."""
     limit = _core._MemoryLimit(more_bytes)
     try:
         yield

@@ -1,7 +1,7 @@
-"""What a worker of a notebook prints: it goes through a pipe of the worker's own to the kernel, which shows it.
+"""Sends the output of a notebook's worker to the kernel, which shows it. Each worker has pipes of its own for that.
 
-The kernel's own streams are of no use in a worker: they send every piece of a line by itself, out of order, and to the
-cell in which the worker was started. This is the worker's side; _notebook.py has the kernel's.
+A worker cannot use the kernel's own streams: they send every piece of a line by itself, out of order, and to the cell
+in which the worker was started. This file is the worker's side; _notebook.py is the kernel's.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import socket
 import sys
 from typing import Any
 
-_relay: int | None = None  # in the kernel and in its workers: where a new process sends the pipes that it prints to
-_joined_by = 0  # the process whose pipes are in place
+_relay: int | None = None  # in the kernel and its workers: the socket to which a new process sends its pipes
+_joined_by = 0  # the process that has set up its pipes
 
 
 def announce(relay: int) -> None:
-    """In the kernel: from now on, workers join this relay."""
+    """Called in the kernel: from now on, workers join this relay."""
     global _relay, _joined_by
     _relay, _joined_by = relay, os.getpid()
 
 
 def relay() -> int | None:
-    """A descriptor for a program that this process starts, which shall `join`."""
+    """Return the descriptor that a program which this process starts passes to `join`; None outside a notebook."""
     return _relay
 
 
 def join(relay: int) -> None:
-    """In a process that was started: standard output and errors become pipes that the kernel reads."""
+    """Called in a new process: replace standard output and standard error by pipes that the kernel reads."""
     global _relay, _joined_by
     _relay, _joined_by = relay, os.getpid()
     with socket.socket(fileno=os.dup(relay)) as control:
@@ -37,7 +37,7 @@ def join(relay: int) -> None:
             try:
                 socket.send_fds(control, [name.encode()], [their_end])
             except OSError:
-                return  # the kernel is gone, and so is this process in a moment
+                return  # the kernel is gone, and this process will end with it
             finally:
                 os.close(their_end)
             os.dup2(my_end, number)
@@ -46,7 +46,7 @@ def join(relay: int) -> None:
 
 
 def join_after_fork() -> None:
-    """In a forked worker, before its work. Every process has pipes of its own, so that lines stay whole."""
+    """Called in a forked worker before its work. Every process has pipes of its own, so that lines do not mix."""
     if _relay is not None and _joined_by != os.getpid():
         notebook = sys.modules.get("miniray._notebook")
         if notebook is not None:
@@ -55,7 +55,8 @@ def join_after_fork() -> None:
 
 
 def _print_to(number: int, name: str) -> None:
-    """Whole lines at once. What holds the old stream, as a handler of logging does, prints to the new one too."""
+    """Replace a stream of sys by one that writes whole lines to a descriptor. Objects that hold the old stream, such as
+    a handler of logging, then write to the new one too."""
     old: Any = getattr(sys, name)
     new = io.TextIOWrapper(io.FileIO(number, "w", closefd=False), "utf-8", "backslashreplace", line_buffering=True)
     if type(old).__module__.partition(".")[0] == "ipykernel":

@@ -1,7 +1,7 @@
 """A condition and a latch that Ctrl-C cannot leave locked.
 
-Those of the standard library are Python code: an interrupt may come when they have just taken their lock, and nobody
-gives it back. Here locks are taken and given back by the interpreter itself.
+Those of the standard library are Python code: if Ctrl-C comes just after they have taken their lock, they never release
+it. Here the interpreter itself takes and releases locks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SLICE_S = _core.limits.wait_slice_ms / 1000
 
 
 def _acquire(lock: Any, timeout: float | None) -> bool:
-    """In slices: Ctrl-C that comes when a thread is just about to wait does not end its wait."""
+    """Acquire a lock, waiting in slices: a Ctrl-C just before the wait does not end it, so it is seen after a slice."""
     if timeout is None:
         while not lock.acquire(True, _SLICE_S):
             pass
@@ -40,14 +40,14 @@ class _Condition(threading.Condition):
         finally:
             if saved is not None:
                 self._acquire_restore(saved)  # type: ignore[attr-defined]
-            elif not self._is_owned():  # type: ignore[attr-defined] # it was given back, and then Ctrl-C came
+            elif not self._is_owned():  # type: ignore[attr-defined] # Ctrl-C came just after the lock was released
                 self.acquire()
             if waiter in self._waiters:  # type: ignore[attr-defined]
                 self._waiters.remove(waiter)  # type: ignore[attr-defined]
 
 
 def condition_on(lock: Any) -> threading.Condition:
-    """A condition whose ``with`` takes the lock without any Python code."""
+    """Return a condition whose ``with`` takes the lock without running Python code."""
     own: Any = type("Condition", (_Condition,), {"__enter__": lock.__enter__, "__exit__": lock.__exit__})
     made: threading.Condition = own(lock)
     return made
@@ -67,14 +67,14 @@ class Latch:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it was set before
+            pass  # the latch is already set
         self._is_set = True
 
     def is_set(self) -> bool:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it was set within so many seconds."""
+        """Wait at most ``timeout`` seconds. Return whether the latch is set."""
         if not self._is_set and _acquire(self._lock, timeout):
             self._is_set = True
             self._lock.release()

@@ -1,4 +1,4 @@
-"""Runs a work function in its process and says how it ended."""
+"""Runs a work function in the worker's process, and returns how it ended."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from typing import Any
 from miniray._core import Handle, _stack_signal, limits
 from miniray.errors import EndOfStream
 
-# Who has run out of memory needs some to say so. Nobody touches it, so it costs address space alone.
+# A worker that is out of memory needs some to report that. The reserve is never written: it costs only address space.
 _RESERVE_BYTES = limits.memory_reserve_bytes
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int) -> int | tuple[str, str, str] | None:
-    """None if it returned, an exit code if it asked for one, else what it raised: type, text, traceback."""
+    """Return None if the function returned, an exit code if it raised SystemExit, else the type, text and traceback of
+    its exception."""
     output = sys.modules.get("miniray._output")
-    if output is not None:  # this is a notebook's worker
+    if output is not None:  # the coordinator is a notebook
         output.join_after_fork()
-    inherited = sys.exc_info()[1]  # the coordinator may have been handling it when it forked
-    reserve = [bytes(_RESERVE_BYTES)]  # never touched: it takes no memory until it is given up
+    inherited = sys.exc_info()[1]  # the exception that the coordinator was handling when it forked
+    reserve = [bytes(_RESERVE_BYTES)]
     faulthandler.enable(crash_descriptor)
-    faulthandler.unregister(_stack_signal)  # a worker's own worker has that of the first
+    faulthandler.unregister(_stack_signal)  # a worker's own worker has inherited the registration of the first
     faulthandler.register(_stack_signal, crash_descriptor)
     try:
         outcome = work_fn(handle)
@@ -40,9 +41,9 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
         return _exit_code(leave.code)
     except EndOfStream as end:
         if handle.ended:
-            return None  # the coordinator has finished, and so has the work
+            return None  # the coordinator has closed, so the work is done
         return _raised(end)
-    except BaseException as error:  # KeyboardInterrupt too: whatever ended the work is told to the coordinator
+    except BaseException as error:  # also KeyboardInterrupt: the coordinator gets whatever ended the work
         reserve.clear()
         _cut_off(error, inherited)
         return _raised(error)
@@ -51,27 +52,27 @@ def run(work_fn: Callable[[Handle], Any], handle: Handle, crash_descriptor: int)
             _join_threads()
             _run_finalizers()
         except KeyboardInterrupt:
-            pass  # nobody waits for them any more
+            pass  # the coordinator does not wait for them any more
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (AttributeError, OSError, ValueError):
-                pass  # the terminal is gone; the message to the coordinator matters more
+                pass  # the terminal is gone, but the coordinator must still get the message
 
 
 def limit_threads() -> None:
-    """In a forked worker whose parent had OpenMP threads: torch would ask for threads that are not there."""
+    """Called in a forked worker whose parent had OpenMP threads: torch would wait for threads that do not exist."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
 
 
 def _join_threads() -> None:
-    """As at the end of any program: executors hear that it ends, then threads that are not daemons finish."""
+    """Do what Python does at the end of a program: tell executors to end, then join threads that are not daemons."""
     threading = sys.modules.get("threading")
     if threading is None:
         return
-    for end in reversed(list(threading._threading_atexits)):  # else the threads of open executors wait for work
+    for end in reversed(list(threading._threading_atexits)):  # otherwise threads of open executors would wait for ever
         try:
             end()
         except Exception:
@@ -82,14 +83,14 @@ def _join_threads() -> None:
 
 
 def _run_finalizers() -> None:
-    """Those that multiprocessing would run at the end of this process: of its managers, pools and semaphores."""
+    """Run the finalizers of multiprocessing's managers, pools and semaphores, which run at the end of a process."""
     utilities = sys.modules.get("multiprocessing.util")
     if utilities is not None:
-        utilities._run_finalizers()  # it leaves out those of the process that forked us
+        utilities._run_finalizers()  # it skips the finalizers of the parent process
 
 
 def _cut_off(error: BaseException, inherited: BaseException | None) -> None:
-    """What was raised in the coordinator before the fork is not what the work function's error follows."""
+    """Remove the coordinator's exception from before the fork from the context of the work function's exception."""
     seen: set[int] = set()
     while inherited is not None and error.__context__ is not None and id(error) not in seen:
         seen.add(id(error))
@@ -113,14 +114,14 @@ def _raised(error: BaseException) -> tuple[str, str, str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     below = error.__traceback__
     while below is not None and below.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        below = below.tb_next  # the user's own frames begin after those that called them
+        below = below.tb_next  # skips the frames of this package, which called the user's function
     try:
         message = str(error)
     except BaseException as unprintable:
         message = f"(it has no text: {type(unprintable).__name__})"
     try:
         text = "".join(traceback.format_exception(kind, error, below))
-    except BaseException as unprintable:  # what it is made of may raise anything
+    except BaseException as unprintable:  # the parts of the exception may raise anything
         text = f"{name} (it cannot be printed: {type(unprintable).__name__})"
     return name, _safe(message), _safe(text)
 

@@ -1,7 +1,7 @@
-"""What goes wrong, as exceptions that derive from what people already catch.
+"""The exceptions of the package. Each derives from a built-in exception that programs already catch.
 
-Time-outs are the built-in TimeoutError; what cannot be sent is TypeError (or OverflowError, for an int of more than
-64 bits), naming its place in the message.
+A time-out raises the built-in TimeoutError. A message that cannot be sent raises TypeError (or OverflowError, for an
+int of more than 64 bits), whose text names the place in the message.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 
 class MiniRayError(Exception):
-    """The base of the package's own exceptions."""
+    """The base class of the package's exceptions."""
 
 
 class UsageError(MiniRayError, ValueError, RuntimeError):
-    """Something was asked that cannot be right. Nothing was done."""
+    """The caller made a mistake, such as an argument out of range. The call has done nothing."""
 
 
 class EndOfStream(MiniRayError, EOFError):
-    """There are no more messages: the other side has finished, in good order."""
+    """There are no more messages, because the other side has closed in good order."""
 
 
 class MessageTooLarge(MiniRayError, ValueError):
-    """A message is larger than a limit. What was to be received is still there."""
+    """A message is larger than a limit. A message that was to be received stays, for a call with a larger limit."""
 
 
 class InboxFull(MiniRayError, RuntimeError):
-    """More arrived during a send than the inbox may hold. Call recv() between sends."""
+    """During a send, more messages arrived than the inbox may hold. Call recv() between sends."""
 
 
 class ProtocolError(MiniRayError, ConnectionError):
@@ -36,39 +36,40 @@ class ProtocolError(MiniRayError, ConnectionError):
 
 
 class Refused(MiniRayError, ConnectionRefusedError):
-    """A server, or the way to it, said no: nobody listens, another key, another version, no such work function."""
+    """A connection to a server failed: no server listens there, or it has another key, another version, or no such work
+    function."""
 
 
 class UnknownHost(MiniRayError, OSError):
-    """No host of that name is known."""
+    """No address could be found for the name of a host."""
 
 
 class ClusterError(MiniRayError, ConnectionError):
-    """Some nodes did not come up. Nothing was left running on any. ``failures`` says why, by node."""
+    """Some nodes could not be started. No node has a process left. ``failures`` maps each failed node to the reason."""
 
-    failures: dict[str, str] = {}  # noqa: RUF012 (set for each)
+    failures: dict[str, str] = {}  # noqa: RUF012 (set on each instance)
 
 
 class GroupError(MiniRayError, ConnectionError):
-    """A training group cannot go on: a rank has failed, or one node cannot reach another. No rank is left hanging.
+    """A training group cannot continue: a rank has failed, or one node cannot reach another. No rank still waits.
 
-    ``rank`` is whose failure is the cause, as far as that can be told, and ``failures`` what each failed rank said.
+    ``rank`` is the rank whose failure is the cause, if that is known. ``failures`` maps each failed rank to its error.
     """
 
     rank: int | None = None
-    failures: dict[int, str] = {}  # noqa: RUF012 (set for each)
+    failures: dict[int, str] = {}  # noqa: RUF012 (set on each instance)
 
 
 class TaskTimeout(MiniRayError, TimeoutError):
-    """A task ran for longer than its time-out. Its worker was ended."""
+    """A task ran longer than its time-out. The pool has ended its worker."""
 
 
 class TaskOutOfMemory(MiniRayError, MemoryError):
-    """A task needed more memory than it may take."""
+    """A task needed more memory than its limit."""
 
 
 class WorkerError(MiniRayError, RuntimeError):
-    """The work function raised. The text has the remote traceback."""
+    """The work function raised an exception. The text has the traceback from the worker."""
 
     worker: str = ""
     type: str = ""
@@ -77,7 +78,7 @@ class WorkerError(MiniRayError, RuntimeError):
 
 
 class WorkerDied(MiniRayError, ConnectionError, EOFError):
-    """The worker's process ended without its work function returning. The text is its death certificate."""
+    """The worker's process ended before its work function returned. The text is its death certificate."""
 
     worker: str = ""
     cause: str = ""
@@ -92,7 +93,7 @@ class WorkerDied(MiniRayError, ConnectionError, EOFError):
 
 
 class WorkerRestarted(WorkerDied):
-    """A supervised worker's process died, and another has taken its place: the worker can be used again.
+    """The process of a supervised worker died, and a new one has replaced it. The worker can be used again.
 
-    What had been sent to the old process, and not answered, is lost.
+    Messages that the old process had not answered are lost.
     """

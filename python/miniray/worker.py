@@ -1,4 +1,4 @@
-"""Workers: a function that runs in a process of its own, on this machine or on another."""
+"""Workers: functions that run in processes of their own, on this machine or on another."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     from miniray.calls import CallFuture, RemoteObject
     from miniray.supervision import EventLog, RestartPolicy
 
-# How workers are ended: the core's Closing.
+# The core's enum Closing: how to end workers.
 FINISH, INTERRUPT, KILL = range(3)
 
-# Workers that were started and not garbage-collected, so that all of them can be told at once when Python ends.
-# The references have no callbacks: Python code that runs when an object goes swallows Ctrl-C.
+# Workers that were started and not garbage-collected, so that all of them can be closed together when Python ends.
+# The references have no callbacks, because Python code that runs when an object is destroyed swallows Ctrl-C.
 _live: dict[int, weakref.ref[Worker]] = {}
 
 
-def _note_live(worker: Worker) -> None:
+def _add_live(worker: Worker) -> None:
+    """Add a worker to ``_live``, and drop dead references now and then."""
     if len(_live) % 64 == 63:
         for number in [number for number, known in _live.items() if known() is None]:
             del _live[number]
@@ -36,31 +37,34 @@ def _note_live(worker: Worker) -> None:
 
 @_check.suggest_arguments()
 class Worker(_core.Worker):
-    """Run ``work_fn(handle)`` in a process of its own, and talk to it with ``send`` and ``recv``, or have it called
-    with ``call_remote``: calls are answered while the function waits in ``handle.recv()``. Without a function, the
-    worker does nothing else.
+    """Run ``work_fn(handle)`` in a process of its own. Exchange messages with it by ``send`` and ``recv``, and call
+    functions in it by ``call_remote``: it answers calls while ``work_fn`` waits in ``handle.recv()``. Without
+    ``work_fn``, the worker only answers calls.
 
     ``start="fork"`` (the default) works with any function, closures included. ``start="spawn"`` starts a fresh
     interpreter that imports the function, for programs that already use CUDA or threads; the script's own code must
     then be under ``if __name__ == "__main__":``. A function that cannot be imported, such as one that was typed into a
     notebook, is sent by value (with cloudpickle).
 
-    ``codec`` is "msgpack" or "json"; what is received may be either. ``shared_memory=False`` sends large arrays
-    through the socket too. ``spin_us`` is how long a wait spins before it sleeps (0: never).
+    ``codec``, "msgpack" or "json", is for sent messages; received messages may have either. With
+    ``shared_memory=False``, large arrays go through the socket too. ``spin_us`` is how long a wait spins before it
+    sleeps (0: it does not spin).
 
-    A worker prints straight to the terminal, or to the notebook's cell that runs. It leads a process group of its own,
-    so Ctrl-C reaches only the coordinator; and it never outlives the coordinator, nor does anything that it started.
+    A worker prints directly to the terminal, or to the running cell of a notebook. It leads a process group of its own,
+    so Ctrl-C reaches only the coordinator. When the coordinator ends, the worker and all processes that it started end
+    too.
 
-    With ``restart=RestartPolicy()``, a process that dies is replaced when a call on the worker notices. That call
-    raises WorkerRestarted, once, after ``on_restart(worker)`` has sent the new process its state again; or WorkerDied
-    when the policy allows no more. ``restarts`` and ``events`` tell of it.
+    With ``restart=RestartPolicy()``, the process is replaced when a call on the worker finds that it has died.
+    ``on_restart(worker)`` can then send the new process its state again, and the call raises WorkerRestarted. If the
+    policy allows no more restarts, the call raises WorkerDied. ``restarts`` counts the restarts, and ``events`` lists
+    what happened.
     """
 
     _host_may_vanish = False
     _sent: dict[str, Any] | None = None
     _supervision: _core._Supervision | None = None
     _retries_calls = False
-    events: EventLog  # of a supervised worker
+    events: EventLog  # only a supervised worker has it
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class Worker(_core.Worker):
         _show_output()
         try:
             if start == "fork":
-                import miniray._work  # noqa: F401 (here, so that it is not imported anew in every worker)
+                import miniray._work  # noqa: F401 (imported before the fork, so that no worker has to import it)
                 from miniray import _script
 
                 _warn_of_threads()
@@ -108,8 +112,8 @@ class Worker(_core.Worker):
             else:
                 raise ValueError(f'start is "fork" or "spawn", not {start!r}')
             self._started = True
-            _note_live(self)
-        except BaseException as error:  # Ctrl-C may come when the process is there already
+            _add_live(self)
+        except BaseException as error:  # also Ctrl-C, which may come after the process was started
             if isinstance(error, KeyboardInterrupt):
                 _core._note_interrupt()
             _core._discard(self)
@@ -126,49 +130,49 @@ class Worker(_core.Worker):
             )
 
     def register(self, name: str | Callable[..., Any], function: Callable[..., Any] | None = None) -> None:
-        """Make a function known there, by this name or its own: by name if it can be imported there, by value (with
-        cloudpickle) if not."""
+        """Register a function in the worker, under this name or its own. The worker imports the function if it can;
+        otherwise the function is sent by value (with cloudpickle)."""
         _calls().register(self, name, function)
 
-    if TYPE_CHECKING:  # the core has them
+    if TYPE_CHECKING:  # the core implements them
 
         def call_remote(self, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
         def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]: ...
 
     def create(self, name: str, kind: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> RemoteObject:
-        """Make an object that lives there, ``kind(*args, **kwargs)``; ``call_remote("name.method")`` calls a method."""
+        """Create the object ``kind(*args, **kwargs)`` in the worker. ``call_remote("name.method")`` calls a method."""
         return _calls().create(self, name, kind, args, kwargs)  # type: ignore[no-any-return]
 
     def forget(self, name: str) -> None:
-        """Let go of a function or an object there."""
+        """Drop a function or an object of the worker."""
         _calls().forget(self, name)
 
     @classmethod
     def _take_over(cls, ready: _core._ReadyWorker, sent: dict[str, Any] | None = None) -> Self:
-        """A worker that the core made: on another machine. ``sent`` is its function, if it has to be sent that."""
+        """Return a worker that takes over one of the core's. ``sent`` describes its function if that goes by value."""
         worker = cls.__new__(cls)
         _core.Worker.__init__(worker, ready)
         worker._started = True
-        _note_live(worker)
+        _add_live(worker)
         worker._send_work(sent)
         return worker
 
     def _send_work(self, sent: dict[str, Any] | None) -> None:
-        """Before anything else: a worker that could not import its function gets it by value."""
+        """Send the work function to a worker that cannot import it. This must be the worker's first message."""
         if sent is not None:
-            self._sent = sent  # for a process that takes its place
+            self._sent = sent  # a process that replaces this one needs it too
             self.send(sent)
 
     @property
     def restarts(self) -> int:
-        """How often its process was replaced."""
+        """How often the process was replaced."""
         return 0 if self._supervision is None else self._supervision.restarts
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        """After an exception, Ctrl-C for one, the worker is not waited for: it is interrupted, and soon killed."""
+        """Close the worker. After an exception, such as Ctrl-C, interrupt it and soon kill it instead."""
         if kind is None:
             self.close()
         else:
@@ -186,21 +190,20 @@ class Worker(_core.Worker):
             await _async.in_thread(self.__exit__, kind)
 
     def __repr__(self) -> str:
-        if not getattr(self, "_started", False):  # a debugger looks at what __init__ could not make
+        if not getattr(self, "_started", False):  # a debugger may show an object whose __init__ has failed
             return f"<miniray.{type(self).__name__} that was not started>"
         return f"<miniray.{self.name}>"
 
 
 @_check.suggest_arguments()
 class RemoteWorker(Worker):
-    """A worker on another machine: ``RemoteWorker(host, port)`` has the worker server there start one for this process.
+    """A worker on another machine. ``RemoteWorker(host, port)`` asks the worker server there to start a process.
 
-    The same calls as ``Worker``. ``work_fn`` is the name of the function ("module.function"), or the function, which is
-    sent by value (with cloudpickle) if it cannot be imported; without it the server runs the one that it was started
-    with. ``key`` is 64 hexadecimal digits; without it MINIRAY_KEY or
-    ~/.miniray/key is used. A host that does not answer for ``unreachable_s`` seconds is taken to be gone, on both
-    sides. ``env`` is added to the worker's environment. ``restart`` and ``on_restart`` are as Worker's: the server is
-    asked for another process.
+    It has the same calls as ``Worker``. ``work_fn`` is a function or its name ("module.function"). A function that the
+    server cannot import is sent by value (with cloudpickle). Without ``work_fn``, the server runs the function that it
+    was started with. ``key`` is 64 hexadecimal digits; by default it is MINIRAY_KEY, or the content of ~/.miniray/key.
+    If one host does not answer the other for ``unreachable_s`` seconds, each treats the other as gone. ``env`` is added
+    to the worker's environment. ``restart`` and ``on_restart`` do what Worker's do; the server starts the new process.
     """
 
     _host_may_vanish = True
@@ -229,7 +232,7 @@ class RemoteWorker(Worker):
         [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
-        _note_live(self)
+        _add_live(self)
         self._send_work(sent)
         if restart is not None:
             _supervise(self, request, restart, on_restart)
@@ -249,9 +252,10 @@ def create_remote_workers(
     restart: RestartPolicy | None = None,
     on_restart: Callable[[Any], Any] | None = None,
 ) -> list[RemoteWorker]:
-    """``[RemoteWorker(host, port) for host, port in addresses]``, all at once. If one fails, none is left.
+    """Return ``[RemoteWorker(host, port) for host, port in addresses]``, but connect to all servers at the same time.
+    If one connection fails, close all others.
 
-    With ``restart``, each worker is replaced within the limits of the policy, by itself.
+    With ``restart``, each worker has a policy of its own.
     """
     _check_restart(restart, on_restart)
     _stop_import()
@@ -301,7 +305,7 @@ def _address(host: Any, port: Any) -> tuple[str, int]:
     _check.text("host", host, "a str, the name or the address of a machine")
     name, colon, number = host.rpartition(":")
     if colon and number.isdigit() and ":" not in name:
-        raise UsageError(f'host is the name of a machine, and the port is apart: "{name}", {number}, not "{host}"')
+        raise UsageError(f'host is "{host}"; give the name of the machine and the port apart: "{name}", {number}')
     return host, _check.integer("port", port, 0, 65535)
 
 
@@ -315,17 +319,17 @@ def _addresses(addresses: Any) -> list[tuple[str, int]]:
 
 
 def _key(key: Any) -> str:
-    """ "" for none: the core looks for the user's."""
+    """Return the key, or "" for None: the core then looks for the user's key."""
     return "" if key is None else _check.text("key", key, "a str of 64 hexadecimal digits, or None")
 
 
 def _reference(work_fn: str | Callable[[_core.Handle], Any] | None) -> tuple[str, dict[str, Any] | None]:
-    """The name that a server is asked for, and what has to be sent first."""
+    """Return the name of the function for the request to a server, and what ``_send_work`` has to send, if anything."""
     if work_fn is None:
         return "", None
     from miniray import _sent_work
 
-    return _sent_work.reference(work_fn, has_script=False)  # a server that was started by hand has a script of its own
+    return _sent_work.reference(work_fn, has_script=False)  # such a server does not have the coordinator's script
 
 
 def _calls() -> Any:
@@ -341,11 +345,13 @@ def _check_restart(restart: RestartPolicy | None, on_restart: Callable[[Any], An
         _supervised.check(restart, on_restart)
 
 
-first_start_line: int | None = None  # of the script, where it started workers; 0: not at its top level
+# The line of the script that started the first worker; 0 if that was not at the script's top level.
+first_start_line: int | None = None
 
 
 def _stop_import() -> None:
-    """Elsewhere, another process may be importing this script for the functions in it: it has come far enough."""
+    """Called before workers are started. If this process imports the coordinator's script only for its functions, stop
+    the import here: the functions above this line are defined."""
     global first_start_line
     spawned = sys.modules.get("miniray._spawned")
     if spawned is not None:
@@ -361,7 +367,7 @@ def _warn_of_threads() -> None:
     threading = sys.modules.get("threading")
     if threading is None:
         return
-    # Our own threads, and those that IPython and its kernels have, hold no lock that a worker needs.
+    # The threads of MiniRay and of IPython hold no lock that a worker needs.
     others = [thread for thread in threading.enumerate() if not thread.name.startswith("miniray-")]
     if len(others) > 1 and "IPython" in sys.modules:
         from miniray import _notebook
@@ -375,7 +381,7 @@ def _warn_of_threads() -> None:
 
 
 def _warn(text: str) -> None:
-    """At the line of the program that called the package, be it through joblib."""
+    """Show a warning with the line of the program that called the package, directly or through joblib."""
     import warnings
 
     level, frame = 1, sys._getframe()
@@ -385,7 +391,7 @@ def _warn(text: str) -> None:
 
 
 def _show_output() -> None:
-    """Before a worker is started: in a notebook, what it prints is to appear in the cell that runs."""
+    """Called before a worker is started. In a notebook, make its output appear in the running cell."""
     if "ipykernel" in sys.modules:
         from miniray import _notebook
 
@@ -394,17 +400,17 @@ def _show_output() -> None:
 
 
 def _flush_output() -> None:
-    """Before every fork: what waits in a buffer would be copied, and printed twice."""
+    """Called before every fork. The child would get a copy of buffered output, and print it a second time."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # replaced, closed or full: not for us to report
+            pass  # the stream is replaced, closed or full, which is not MiniRay's error
 
 
 def ends_by_exception() -> bool:
-    """Whether Python ends because of Ctrl-C, or of an exception that nobody caught. An interactive session goes on
-    after one of those. A notebook's kernel that ends was restarted or shut down: nobody waits for what it was doing."""
+    """Return whether Python ends because of Ctrl-C or an uncaught exception. (An interactive session continues after an
+    uncaught exception.) When a notebook's kernel ends, the user has restarted or stopped it, and waits for nothing."""
     notebook = sys.modules.get("miniray._notebook")
     if notebook is not None and notebook.kernel_shell() is not None:
         return True
@@ -414,6 +420,6 @@ def ends_by_exception() -> bool:
 
 @atexit.register
 def _close_all() -> None:
-    """All together, within one grace."""
+    """Close all workers together when Python ends, with one grace for all."""
     workers = [worker for known in list(_live.values()) if (worker := known()) is not None]
     _core._close_all(workers, INTERRUPT if ends_by_exception() else FINISH)

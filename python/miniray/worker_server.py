@@ -1,4 +1,4 @@
-"""A server that starts a worker for every connection: run it where the workers shall run.
+"""A server that starts a worker for every connection. Run it on the machine where the workers should run:
 
 miniray worker-server --port 10000 --workers 4 --work-fn my_module.train_fn
 """
@@ -18,11 +18,12 @@ from miniray import _check, _core, _functions
 class WorkerServer(_core.WorkerServer):
     """Listen on ``host:port``, and fork a worker that runs ``work_fn(handle)`` for each connection.
 
-    ``work_fn`` is a function or its name, "module.function", imported now; a connection may name another. Port 0 is any
-    free one: see ``port``. At most ``num_workers`` live at a time (None: as many as come). Only who has the key is let
-    in: ``key``, MINIRAY_KEY, or ~/.miniray/key, which is made on first use.
+    ``work_fn`` is a function, or its name ("module.function"), which is imported now. A connection may name another
+    function. Port 0 stands for any free port; the attribute ``port`` has its number. At most ``num_workers`` workers
+    are alive at a time (None: no limit). Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
+    ~/.miniray/key, which is made on first use.
 
-    A worker ends with its connection, and all of them with the server.
+    A worker ends with its connection, and all workers end with the server.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class WorkerServer(_core.WorkerServer):
         _check.text("host", host, "a str, an address of this machine")
         _check.integer("port", port, 0, 65535)
         if num_workers is not None:
-            _check.integer("num_workers", num_workers, what="an int (None: as many as come)")
+            _check.integer("num_workers", num_workers, what="an int (None: no limit)")
             if num_workers < 1:
-                raise ValueError(f"num_workers is 1 or more (None: as many as come), not {num_workers}")
+                raise ValueError(f"num_workers is 1 or more (None: no limit), not {num_workers}")
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
         if work is not None and not callable(work):
             raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work)}")
@@ -51,11 +52,11 @@ class WorkerServer(_core.WorkerServer):
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m miniray.worker_server") -> None:
-    """The command line: ``miniray worker-server --help``, or ``python -m miniray.worker_server --help``."""
+    """Run the command line: ``miniray worker-server --help``, or ``python -m miniray.worker_server --help``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments == ["--stdio"]:  # a cluster started it, and says on standard input what to do
+    if arguments == ["--stdio"]:  # a cluster has started this server, and sends its settings on standard input
         if sys.path[0] in ("", os.getcwd()):
-            sys.path.pop(0)  # the folder in which ssh logs in must not hide other modules
+            sys.path.pop(0)  # modules in the folder where ssh logs in must not hide others
         sys.exit(_core._serve_stdio())
 
     import argparse
@@ -65,9 +66,9 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
         description="Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key).",
     )
     parser.add_argument("--host", default="0.0.0.0", help="the address to listen on (default: all of this machine's)")
-    parser.add_argument("--port", type=int, default=10000, help="0: any that is free (default: 10000)")
-    parser.add_argument("--workers", type=int, default=None, help="at most so many at a time (default: no limit)")
-    parser.add_argument("--work-fn", help="module.function; without it, connections must say what to run")
+    parser.add_argument("--port", type=int, default=10000, help="the port; 0: any free port (default: 10000)")
+    parser.add_argument("--workers", type=int, default=None, help="the most workers at a time (default: no limit)")
+    parser.add_argument("--work-fn", help="module.function; without it, connections must name the function to run")
     options = parser.parse_args(arguments)
     sys.path.insert(0, os.getcwd())
 

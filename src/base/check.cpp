@@ -17,7 +17,7 @@
 namespace miniray {
 namespace {
 
-// A text of limited length: what does not fit is left out.
+// A text of limited length. Whatever does not fit is left out.
 class Report {
  public:
   [[gnu::format(printf, 2, 3)]] void add(const char* format, ...) {
@@ -67,7 +67,7 @@ void check_failed(const char* check, std::initializer_list<CheckValue> values) {
   }
   report.add(" Please report it, with these lines.\n");
   report.write_to(STDERR_FILENO);
-  if (crash_descriptor() >= 0) {  // whoever reads the stack of the crash there reads this, too
+  if (crash_descriptor() >= 0) {  // a coordinator reads this file; the handler of SIGABRT adds the stack
     report.write_to(crash_descriptor());
   } else {
     std::array<void*, limits::crash_frames_max> frames{};

@@ -1,6 +1,6 @@
-// Checks of what must hold whatever a user passes, a peer sends or the system returns: a check that fails is a bug in
-// MiniRay. Checks are on in release too. One that fails writes the condition, its place in the source and the values to
-// standard error, asks for a report, and aborts.
+// Checks of conditions that must hold for any argument, any message and any result of the system: a failed check is a
+// bug in MiniRay. Checks are on in release builds too. A failed check writes the condition, its place in the source and
+// the values to standard error, asks for a bug report, and aborts.
 #pragma once
 
 #include <concepts>
@@ -27,7 +27,7 @@ class CheckValue {
   CheckValue(Enumerator value)  // NOLINT(google-explicit-constructor)
       : CheckValue(static_cast<std::underlying_type_t<Enumerator>>(value)) {}
   CheckValue(double value) : kind(Kind::real), real(value) {}  // NOLINT(google-explicit-constructor)
-  // It has to live until the check has failed, which is as long as the process does.
+  // The text is not copied. It has to live until check_failed() returns, which it never does.
   CheckValue(const char* value) : kind(Kind::text), text(value) {}     // NOLINT(google-explicit-constructor)
   CheckValue(const std::string& value) : CheckValue(value.c_str()) {}  // NOLINT(google-explicit-constructor)
 
@@ -39,13 +39,13 @@ class CheckValue {
   };
 };
 
-/// Reports the check and aborts. `check` has its place in the source, its condition and the names of its values, with a
-/// null character after each. It takes no memory, which may be what is broken.
+/// Reports the check and aborts. `check` consists of three texts, each with a null character after it: the place in the
+/// source, the condition and the names of the values. The function allocates no memory, because the heap may be broken.
 [[noreturn, gnu::cold, gnu::noinline]] void check_failed(const char* check, std::initializer_list<CheckValue> values);
 
 }  // namespace miniray
 
-// All of its texts are one, so that a check takes a pointer and the values, and no table with addresses in it.
+// The three texts are one literal, so that a check needs one pointer and no table of addresses.
 #define MINIRAY_CHECK_TEXT_OF(number) #number
 #define MINIRAY_CHECK_PLACE(file, line) file ":" MINIRAY_CHECK_TEXT_OF(line)
 #define MINIRAY_CHECK(condition, ...)                                                                    \

@@ -11,14 +11,14 @@
 
 namespace miniray {
 
-TEST_CASE("a check that holds does nothing, and does not look at its values") {
+TEST_CASE("a check that holds does nothing, and does not evaluate its values") {
   int looks = 0;
   const auto look = [&] { return ++looks; };
   MINIRAY_CHECK(1 + 1 == 2, look());
   CHECK(looks == 0);
 }
 
-TEST_CASE("a check that fails says what, where, with which values and in which version, and aborts") {
+TEST_CASE("a failed check prints its condition, place, values and the version, and aborts") {
   const ChildEnd end = end_of_child([] {
     const std::size_t size = 7;
     const int written = -3;
@@ -55,7 +55,7 @@ TEST_CASE("a value that is longer than the report is cut off, and the report sti
   CHECK(end.said.find("Please report") != std::string::npos);
 }
 
-TEST_CASE("where stacks of crashes are kept, a failed check is kept with them") {
+TEST_CASE("a failed check also goes to the file that has the stacks of crashes") {
   const Fd file = system::memory_file("miniray-test");
   const std::array<int, 1> keep{file.get()};
   const KeepAcrossFork kept(keep);

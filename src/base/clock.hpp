@@ -1,4 +1,4 @@
-// Deadlines on the monotonic clock.
+// Deadlines on the monotonic clock, which does not move when the time of day is set.
 #pragma once
 
 #include <time.h>
@@ -18,28 +18,28 @@ inline std::int64_t now_ns() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-/// A moment to wait for, or never.
+/// A moment until which a caller waits. A deadline can also be never().
 class Deadline {
  public:
   static Deadline never() { return {}; }
   static Deadline in_ms(std::int64_t ms) { return Deadline(now_ns() + ms * 1'000'000); }
   static Deadline in_seconds(std::optional<double> seconds) {
     if (!seconds) return never();
-    if (std::isnan(*seconds)) throw UsageError("a time-out is a number of seconds, not NaN");
-    constexpr double century_s = 3.2e9;  // longer than anyone waits, and far from the clock's end
+    if (std::isnan(*seconds)) throw UsageError("the time-out is NaN; give a number of seconds");
+    constexpr double century_s = 3.2e9;  // no wait is longer, and the clock does not overflow
     return Deadline(now_ns() + static_cast<std::int64_t>(std::clamp(*seconds, 0.0, century_s) * 1e9));
   }
 
   [[nodiscard]] bool is_never() const { return at_ns_ == never_ns; }
   [[nodiscard]] bool passed() const { return !is_never() && now_ns() >= at_ns_; }
 
-  /// None if never.
+  /// Returns 0 if the deadline has passed, and nothing if it is never().
   [[nodiscard]] std::optional<double> seconds_left() const {
     if (is_never()) return std::nullopt;
     return std::max(0.0, static_cast<double>(at_ns_ - now_ns()) / 1e9);
   }
 
-  /// For poll(2): rounded up, at most `slice_ms`.
+  /// Returns the time left in milliseconds for poll(2), rounded up, at most `slice_ms`.
   [[nodiscard]] int poll_ms(int slice_ms) const {
     if (is_never()) return slice_ms;
     const std::int64_t left_ms = (at_ns_ - now_ns() + 999'999) / 1'000'000;

@@ -36,7 +36,7 @@ TEST_CASE("a deadline passes when its time has come") {
   CHECK(*later.seconds_left() <= 3600);
 }
 
-TEST_CASE("what remains is rounded up for poll, and at most a slice") {
+TEST_CASE("the time left is rounded up for poll, and is at most a slice") {
   CHECK(Deadline::in_ms(3'600'000).poll_ms(250) == 250);
   CHECK(Deadline::in_seconds(1e-5).poll_ms(1000) <= 1);
   const Deadline soon = Deadline::in_ms(50);
@@ -45,7 +45,7 @@ TEST_CASE("what remains is rounded up for poll, and at most a slice") {
   CHECK(left_ms <= 50);
 }
 
-TEST_CASE("seconds that are negative, endless, or no number") {
+TEST_CASE("seconds that are negative, infinite or NaN") {
   CHECK(Deadline::in_seconds(-1.0).passed());
   CHECK(Deadline::in_seconds(-std::numeric_limits<double>::infinity()).passed());
   for (const double endless : {1e300, std::numeric_limits<double>::infinity()}) {
@@ -54,7 +54,7 @@ TEST_CASE("seconds that are negative, endless, or no number") {
     CHECK(*far.seconds_left() > 1e9);
     CHECK(far.poll_ms(1000) == 1000);
   }
-  CHECK_THROWS_WITH_AS((void)Deadline::in_seconds(std::nan("")), doctest::Contains("not NaN"), UsageError);
+  CHECK_THROWS_WITH_AS((void)Deadline::in_seconds(std::nan("")), doctest::Contains("the time-out is NaN"), UsageError);
 }
 
 }  // namespace miniray

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-int crash_stacks_to = -1;  // a signal handler can be told things in no other way
+int crash_stacks_to = -1;  // global, because a signal handler gets no argument
 
 void write_text(const char* text) {
   [[maybe_unused]] const ssize_t written = write(crash_stacks_to, text, strlen(text));
@@ -46,7 +46,7 @@ void on_fatal_signal(int number) {
   write_text(name != nullptr ? name : "?");
   write_text(":\n");
   write_stack();
-  signal(number, SIG_DFL);
+  signal(number, SIG_DFL);  // the default action kills the process, so that its parent sees this signal
   raise(number);
 }
 
@@ -63,7 +63,7 @@ void prepare_crash_stacks() {
 void write_crash_stacks_to(int descriptor) {
   crash_stacks_to = descriptor;
   prepare_crash_stacks();
-  // A stack of its own, so that running out of stack can be reported too. It lives as long as the process.
+  // The handler has a stack of its own, so that it can report a stack overflow too.
   static std::array<char, limits::crash_handler_stack_bytes> handler_stack;
   stack_t alternative{};
   alternative.ss_sp = handler_stack.data();
@@ -74,19 +74,19 @@ void write_crash_stacks_to(int descriptor) {
   action.sa_flags = SA_ONSTACK | static_cast<int>(SA_RESETHAND);
   for (const int number : fatal_signals) sigaction(number, &action, nullptr);
   action.sa_handler = on_stack_signal;
-  action.sa_flags = SA_RESTART;  // on the usual stack: it may come while the other is in use
+  action.sa_flags = SA_RESTART;  // on the usual stack, because a crash handler may be using the other one
   sigaction(stack_signal(), &action, nullptr);
   sigset_t answered;
   sigemptyset(&answered);
   sigaddset(&answered, stack_signal());
-  pthread_sigmask(SIG_UNBLOCK, &answered, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &answered, nullptr);  // fork_process() and spawn_process() have blocked it
 }
 
 int stack_signal() { return SIGRTMAX - 2; }
 
 std::string process_state(int pid) {
   const std::string text = system::read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str());
-  const std::size_t after_name = text.rfind(')');
+  const std::size_t after_name = text.rfind(')');  // the name may contain spaces and parentheses
   char state = '?';
   unsigned long user_ticks = 0, system_ticks = 0;
   if (after_name == std::string::npos ||

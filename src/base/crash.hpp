@@ -1,5 +1,5 @@
-// What can be learned of a process that crashed: its stack, written by a signal handler to a descriptor, and
-// whether the kernel's out-of-memory killer was at work.
+// Finds out why a process crashed: a signal handler writes the stack to a descriptor, and the kernel counts how often
+// its out-of-memory killer has killed a process.
 #pragma once
 
 #include <cstdint>
@@ -7,25 +7,26 @@
 
 namespace miniray {
 
-/// What a signal handler must not do for the first time. Call it in the parent, so that children need not.
+/// Loads what a signal handler must not load itself. A parent calls it once, so that its forked children need not.
 void prepare_crash_stacks();
 
-/// From now on a fatal signal of this process writes its C++ stack to the descriptor, then kills the process.
+/// Installs handlers in this process: a fatal signal writes the C++ stack to the descriptor and then kills the process.
 void write_crash_stacks_to(int descriptor);
 
-/// The signal that asks a process for its stack: its C++ stack goes to the same descriptor, and the process goes on.
+/// Returns the signal that asks a process for its stack. The process writes it to the same descriptor and continues.
 int stack_signal();
 
-/// "sleeping", "running" and so on, and how much it has computed.
+/// Returns the state of a process and its CPU time: "sleeping, after 1.5 s of computing". Returns "gone" if there is no
+/// such process.
 std::string process_state(int pid);
 
-/// Where they go, for other handlers that have something to add; -1 if nowhere.
+/// Returns the descriptor that stacks go to, so that other code can add to them; -1 if there is none.
 int crash_descriptor();
 
-/// Makes the symbols of a written stack readable.
+/// Returns the stack with demangled symbols.
 std::string demangle_stack(const std::string& stack);
 
-/// How often the kernel's out-of-memory killer has struck on this machine, in any control group.
+/// Returns how many processes of this machine, in any control group, the kernel's out-of-memory killer has killed.
 std::uint64_t out_of_memory_kills();
 
 }  // namespace miniray

@@ -12,7 +12,7 @@
 namespace miniray {
 namespace {
 
-// What a child writes to its crash file, and how it ended.
+// Runs code in a child. Returns what the child wrote to its crash file, and how it ended.
 struct Crash {
   ChildEnd end;
   std::string written;
@@ -32,7 +32,7 @@ Crash crash_of(Function function) {
   return crash;
 }
 
-// Deep enough for any stack. The addresses keep it from being made a loop.
+// Recurses deep enough to overflow any stack. The addresses keep the compiler from turning it into a loop.
 int sink_through_the_stack(volatile char* above) {
   std::array<volatile char, 4096> room;
   room[0] = *above;
@@ -51,7 +51,7 @@ TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
   }
 }
 
-TEST_CASE("running out of stack leaves a stack, too") {
+TEST_CASE("a stack overflow leaves a stack too") {
   const Crash crash = crash_of([] {
     char top = 0;
     return sink_through_the_stack(&top);
@@ -70,7 +70,7 @@ TEST_CASE("a process that is asked for its stack writes it and goes on" * doctes
   CHECK(crash.written.find("C++ stack:\n") == 0);
 }
 
-TEST_CASE("where stacks go is known to other handlers") {
+TEST_CASE("other code can find the descriptor that stacks go to") {
   CHECK(crash_descriptor() == -1);
   CHECK(crash_of([] { return crash_descriptor() >= 0 ? 0 : 1; }).end.exit_code == 0);
 }
@@ -101,7 +101,7 @@ TEST_CASE("symbols of a stack are made readable, and the rest stays") {
   CHECK(demangle_stack("").empty());
 }
 
-TEST_CASE("the kills of the kernel's out-of-memory killer only grow") {
+TEST_CASE("the count of out-of-memory kills never decreases") {
   const std::uint64_t before = out_of_memory_kills();
   CHECK(out_of_memory_kills() >= before);
 }

@@ -23,6 +23,7 @@ std::string memory_text(std::uint64_t bytes) {
 
 }  // namespace
 
+// std::runtime_error cannot change its text, but can be assigned to.
 void Error::add_note(const std::string& note) {
   static_cast<std::runtime_error&>(*this) = std::runtime_error(what() + ("\n\n" + note));
 }
@@ -41,10 +42,11 @@ WorkerError::WorkerError(std::string worker, std::string type, std::string messa
 
 std::string DeathCertificate::cause() const {
   if (!lost.empty()) return lost;
-  if (out_of_memory) return "was killed for want of memory (the kernel's out-of-memory killer struck)";
+  if (out_of_memory) return "was killed: out of memory (by the kernel's out-of-memory killer)";
   if (signal != 0) return "was killed by " + signal_text(signal);
   if (exit_code >= 0) return "exited with code " + std::to_string(exit_code) + " before its work function returned";
-  return "is gone, and something else in this process took its exit status (SIGCHLD ignored, or os.wait())";
+  return "has ended, and its exit status is not known: other code in this process took it (SIGCHLD is ignored, or "
+         "os.wait() was called)";
 }
 
 std::string DeathCertificate::text() const {
@@ -52,7 +54,7 @@ std::string DeathCertificate::text() const {
   if (peak_bytes > 0) text += " Its memory peaked at " + memory_text(peak_bytes) + ".";
   if (out_of_memory) text += " Give it less data at a time, start fewer workers, or raise the memory limit.";
   if (!stack.empty()) text += "\n\nWhere it crashed:\n" + stack;
-  if (!last_output.empty()) text += "\n\nThe last that it printed:\n" + last_output;
+  if (!last_output.empty()) text += "\n\nIts last output:\n" + last_output;
   if (!last_messages.empty()) text += "\n\nIts last messages:\n" + last_messages;
   return text;
 }

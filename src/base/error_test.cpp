@@ -10,7 +10,7 @@
 
 namespace miniray {
 
-TEST_CASE("what the system refused says the operation and the reason") {
+TEST_CASE("the error of a system call has the operation and the reason") {
   const SystemError error("open the door", ENOENT);
   CHECK(std::string(error.what()) == "cannot open the door: No such file or directory");
   CHECK(error.error_number() == ENOENT);
@@ -28,9 +28,9 @@ TEST_CASE("an error of a work function has its remote traceback, if there is one
   CHECK(std::string(without.what()) == "the work function of worker 7 raised ValueError: no");
 }
 
-TEST_CASE("a death certificate says the cause that is known best") {
+TEST_CASE("a death certificate names the most precise cause") {
   DeathCertificate certificate;
-  CHECK(certificate.cause().find("took its exit status") != std::string::npos);
+  CHECK(certificate.cause().find("other code in this process took it") != std::string::npos);
   certificate.exit_code = 3;
   CHECK(certificate.cause().find("exited with code 3") != std::string::npos);
   certificate.exit_code = -1;
@@ -44,7 +44,7 @@ TEST_CASE("a death certificate says the cause that is known best") {
   CHECK(certificate.cause() == "is unreachable");
 }
 
-TEST_CASE("a death certificate has a part for each thing that is known, and none for the others") {
+TEST_CASE("a death certificate has a paragraph for each thing that is known, and none for the others") {
   DeathCertificate certificate;
   certificate.worker = "worker 7";
   certificate.signal = SIGKILL;
@@ -60,7 +60,7 @@ TEST_CASE("a death certificate has a part for each thing that is known, and none
   CHECK(text.find("MESSAGES") != std::string::npos);
 }
 
-TEST_CASE("a death says the whole certificate, and what was done about it") {
+TEST_CASE("the error of a death has the whole certificate, and a note if there is one") {
   DeathCertificate certificate;
   certificate.worker = "worker 7";
   certificate.exit_code = 1;
@@ -71,9 +71,9 @@ TEST_CASE("a death says the whole certificate, and what was done about it") {
         certificate.text() + "\n\nAnother took its place.");
 }
 
-TEST_CASE("the text and the type of an exception that was kept") {
+TEST_CASE("the text and the type of a stored exception") {
   CHECK(text_of(std::make_exception_ptr(UsageError("a mistake"))) == "a mistake");
-  CHECK_THROWS_AS((void)text_of(std::make_exception_ptr(42)), int);  // nothing of ours throws such a thing
+  CHECK_THROWS_AS((void)text_of(std::make_exception_ptr(42)), int);  // MiniRay itself throws no int
   CHECK(type_name(std::out_of_range("far")) == "std::out_of_range");
   const UsageError error("a mistake");
   CHECK(type_name(static_cast<const std::exception&>(error)) == "miniray::UsageError");

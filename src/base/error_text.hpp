@@ -1,4 +1,4 @@
-// What an exception says: one that was kept for later, and which type it has.
+// Returns the text and the type of an exception.
 #pragma once
 
 #include <exception>
@@ -6,6 +6,7 @@
 
 namespace miniray {
 
+/// Returns what() of a stored exception, which has to derive from std::exception.
 inline std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -14,7 +15,7 @@ inline std::string text_of(const std::exception_ptr& failure) {
   }
 }
 
-/// As the source has it: "std::out_of_range".
+/// Returns the type's name as in C++ source: "std::out_of_range".
 [[nodiscard]] std::string type_name(const std::exception& error);
 
 }  // namespace miniray

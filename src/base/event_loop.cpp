@@ -26,14 +26,14 @@ EventLoop::Watch EventLoop::watch(int descriptor, Action action, system::Interes
   return {this, id, descriptor};
 }
 
-bool EventLoop::turn(int timeout_ms) {
+bool EventLoop::poll(int timeout_ms) {
   ready_.clear();
   if (!epoll_.wait(ready_, timeout_ms)) return false;
-  const std::vector<void*> ready = std::move(ready_);
+  const std::vector<void*> ready = std::move(ready_);  // an action may call poll() itself
   for (void* tag : ready) {
     const auto found = actions_.find(reinterpret_cast<std::uint64_t>(tag));
-    if (found == actions_.end()) continue;  // an earlier action ended it
-    const std::shared_ptr<Action> action = found->second;
+    if (found == actions_.end()) continue;                 // an earlier action has destroyed this watch
+    const std::shared_ptr<Action> action = found->second;  // stays alive even if the action destroys its own watch
     (*action)();
   }
   return true;

@@ -1,4 +1,4 @@
-// A single-threaded event loop: descriptors, and what to do when they are ready.
+// A single-threaded event loop: it calls an action whenever a descriptor is ready.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ class EventLoop {
  public:
   using Action = std::function<void()>;
 
-  /// While it lives, its action is called whenever its descriptor is ready. It must go before the descriptor does.
+  /// As long as a watch lives, poll() calls its action whenever its descriptor is ready. Destroy the watch before the
+  /// descriptor is closed, and before the loop.
   class Watch {
    public:
     Watch() = default;
@@ -35,12 +36,13 @@ class EventLoop {
   };
 
   [[nodiscard]] Watch watch(int descriptor, Action action, system::Interest interest = system::Interest::readable);
-  /// Waits once, and calls the actions of what is ready; an action may end any watch. False if a signal came.
-  bool turn(int timeout_ms);
+  /// Waits once and calls the actions of all ready descriptors. An action may destroy any watch. Returns false if a
+  /// signal interrupted the wait.
+  bool poll(int timeout_ms);
 
  private:
   system::Epoll epoll_;
-  std::map<std::uint64_t, std::shared_ptr<Action>> actions_;  // numbers are never used twice
+  std::map<std::uint64_t, std::shared_ptr<Action>> actions_;  // an id is never used twice
   std::uint64_t last_id_ = 0;
   std::vector<void*> ready_;
 };

@@ -12,8 +12,8 @@
 namespace miniray {
 namespace {
 
-// The one piece of process-wide state: fork(2) copies the whole process, so what a child must drop is a property
-// of the process. Never destroyed, because descriptors may be closed by static destructors.
+// The one piece of process-wide state: fork(2) copies the whole process, so the descriptors that a child must close are
+// a property of the process. It is never destroyed, because static destructors may still close descriptors.
 struct Registry {
   std::mutex mutex;
   std::vector<bool> is_private;  // by descriptor number
@@ -33,14 +33,14 @@ Registry& registry() {
 
 thread_local std::span<const int> kept_across_fork;
 
-// Runs in the child, between fork's return and any other code, with the mutex held by this thread.
+// Runs in the child before fork() returns, while this thread holds the mutex: pthread_atfork has locked it.
 void close_private_descriptors() {
   Registry& all = registry();
   ++all.generation;
   for (const int kept : kept_across_fork) {
     if (static_cast<std::size_t>(kept) < all.is_private.size()) all.is_private[static_cast<std::size_t>(kept)] = false;
   }
-  // Neighbours are closed together: a server has thousands.
+  // One close_range() closes neighbouring numbers together, because a server has thousands of descriptors.
   for (std::size_t first = 0; first < all.is_private.size(); ++first) {
     if (!all.is_private[first]) continue;
     std::size_t last = first;
@@ -87,7 +87,7 @@ void Fd::reset() {
   if (number_ < 0) return;
   const bool ours = generation_ == registry().generation;
   const int number = release();
-  if (ours) close(number);  // in a child the fork closed it, and the number may be somebody else's by now
+  if (ours) close(number);  // in a child, the fork has closed it, and the number may belong to another file by now
 }
 
 std::uint64_t process_generation() { return registry().generation; }

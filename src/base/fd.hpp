@@ -1,5 +1,5 @@
-// Owning file descriptors that stay with their process: a forked child closes every one that it was not given, so
-// no child keeps another worker's socket open and end-of-file always means what it says.
+// A file descriptor with an owner. A forked child closes every Fd of its parent that it was not explicitly given. So no
+// child keeps the socket of another worker open, and the end of a stream always means that the peer has closed it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Fd {
   [[nodiscard]] int get() const { return number_; }
   [[nodiscard]] bool valid() const { return number_ >= 0; }
   void reset();
-  /// Gives the number away; it is then an ordinary descriptor that children inherit.
+  /// Returns the number and stops owning it. The caller then owns an ordinary descriptor, which children inherit.
   [[nodiscard]] int release();
 
  private:
@@ -27,11 +27,11 @@ class Fd {
   std::uint64_t generation_ = 0;
 };
 
-/// How many forks lie between the process that first asked and this one. An object made in another generation
-/// belongs to another process.
+/// Returns how many forks lie between the process that called this first and the current process. An object that was
+/// created in another generation belongs to another process.
 std::uint64_t process_generation();
 
-/// While it lives, a fork by this thread leaves these descriptors to the child.
+/// As long as this object lives, a child that this thread forks keeps these descriptors open.
 class KeepAcrossFork {
  public:
   explicit KeepAcrossFork(std::span<const int> numbers);

@@ -30,12 +30,12 @@ TEST_CASE("a descriptor is closed with its owner, and only once") {
   owner.reset();
   CHECK_FALSE(owner.valid());
   CHECK_FALSE(is_open(number));
-  const Fd next = system::open_null();  // has the same number now
+  const Fd next = system::open_null();  // gets the same number
   owner.reset();
   CHECK(is_open(next.get()));
 }
 
-TEST_CASE("moving a descriptor leaves one owner, and closes what that had before") {
+TEST_CASE("moving a descriptor leaves one owner, and closes the descriptor that the target had before") {
   Fd first = system::open_null(), second = system::open_null();
   const int first_number = first.get(), second_number = second.get();
   first = std::move(second);
@@ -48,7 +48,7 @@ TEST_CASE("moving a descriptor leaves one owner, and closes what that had before
   CHECK(is_open(second_number));
 }
 
-TEST_CASE("a descriptor that is given away stays open") {
+TEST_CASE("a released descriptor stays open") {
   Fd owner = system::open_null();
   const int number = owner.release();
   CHECK_FALSE(owner.valid());
@@ -57,7 +57,7 @@ TEST_CASE("a descriptor that is given away stays open") {
   CHECK(owner.release() == -1);
 }
 
-TEST_CASE("a forked child has none of the descriptors but those that were kept for it or given away") {
+TEST_CASE("a forked child has only the descriptors that were kept for it or released") {
   Fd own = system::open_null(), given = system::open_null();
   const Fd kept = system::open_null();
   const int own_number = own.get(), kept_number = kept.get(), given_number = given.release();
@@ -73,13 +73,13 @@ TEST_CASE("a forked child has none of the descriptors but those that were kept f
   close(given_number);
 }
 
-TEST_CASE("in a child, an owner from before the fork leaves its number alone: it may be somebody else's") {
+TEST_CASE("in a child, an owner from before the fork does not close its number, which another file may have") {
   Fd own = system::open_null();
   const std::uint64_t generation = process_generation();
   CHECK(end_of_child([&] {
           if (process_generation() != generation + 1) return 1;
           const Fd others = system::open_null();
-          if (others.get() != own.get()) return 2;  // the lowest number that is free
+          if (others.get() != own.get()) return 2;  // the lowest free number
           own.reset();
           return is_open(others.get()) ? 0 : 3;
         }).exit_code == 0);
@@ -87,7 +87,7 @@ TEST_CASE("in a child, an owner from before the fork leaves its number alone: it
   CHECK(is_open(own.get()));
 }
 
-TEST_CASE("an owner of nothing cannot be made of a number: that would hide an error") {
+TEST_CASE("a negative number cannot have an owner: that would hide an error") {
   const ChildEnd end = end_of_child([] {
     const Fd none(-1);
     return 0;

@@ -22,7 +22,7 @@ Function* symbol(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// Handles of the loaded libraries whose path contains a word. Nothing is searched for on disk, as dlopen would.
+// Returns handles of the loaded libraries whose path contains a word. It does not search on disk, as dlopen would.
 std::vector<void*> loaded_libraries(const char* word) {
   struct Search {
     const char* word;
@@ -39,7 +39,7 @@ std::vector<void*> loaded_libraries(const char* word) {
   std::vector<void*> handles;
   for (const std::string& path : search.paths) {
     if (void* handle = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY)) {
-      dlclose(handle);  // the program's own reference keeps it loaded
+      dlclose(handle);  // the program's own reference keeps the library loaded
       handles.push_back(handle);
     }
   }
@@ -51,7 +51,7 @@ struct Range {
   [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin && address < end; }
 };
 
-// Where the code of the loaded libraries is whose path contains a word.
+// Returns the address ranges of the code of the loaded libraries whose path contains a word.
 std::vector<Range> code_of(const char* word) {
   struct Search {
     const char* word;
@@ -73,8 +73,8 @@ std::vector<Range> code_of(const char* word) {
   return search.ranges;
 }
 
-// Whether a thread of ours waits inside that code, or came there from it: its stack says so. One that runs cannot be
-// looked at, and counts.
+// Returns whether a thread of this process waits inside that code, or was called by it, as its stack shows. A running
+// thread cannot be examined, and counts as inside.
 bool is_in(const std::vector<Range>& code, const std::string& thread) {
   const std::string state = system::read_small_file(("/proc/self/task/" + thread + "/syscall").c_str());
   const std::size_t last = state.rfind(' ');
@@ -85,7 +85,7 @@ bool is_in(const std::vector<Range>& code, const std::string& thread) {
   std::array<std::uintptr_t, 1024> words{};
   iovec here{words.data(), sizeof(words)};
   iovec there{reinterpret_cast<void*>(stack), sizeof(words)};  // NOLINT(performance-no-int-to-ptr): the kernel's
-  // The end of the stack may be nearer than that; then what there is of it is read.
+  // The stack may end sooner than that, and the read then fails: shorter reads follow.
   ssize_t bytes = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
   for (std::size_t size = sizeof(words); bytes < 0 && size > 256; size /= 2) {
     here.iov_len = there.iov_len = size;
@@ -99,7 +99,7 @@ bool is_in(const std::vector<Range>& code, const std::string& thread) {
          std::any_of(words.begin(), words.begin() + bytes / static_cast<ssize_t>(sizeof(words[0])), is_inside);
 }
 
-// Libraries for linear algebra have threads of their own, which survive a fork in their way.
+// Threads of other libraries do not count: libraries for linear algebra restore theirs after a fork.
 bool has_threads_of(const char* word) {
   const std::vector<Range> code = code_of(word);
   if (code.empty()) return false;
@@ -111,7 +111,7 @@ bool has_threads_of(const char* word) {
   return static_cast<bool>(unreadable);
 }
 
-// int stands for CUresult and CUdevice; 0 is success. Before cuInit every call fails, and there is no context.
+// int stands for CUresult and CUdevice; 0 is success. Before cuInit every call fails, and then there is no context.
 bool has_live_context(void* driver) {
   auto* device_count = symbol<int(int*)>(driver, "cuDeviceGetCount");
   auto* context_state = symbol<int(int, unsigned*, int*)>(driver, "cuDevicePrimaryCtxGetState");

@@ -1,16 +1,16 @@
-// What does not survive a fork: CUDA contexts, other threads, and the thread pool of GNU OpenMP. Libraries are only
-// looked at if the program has loaded them already.
+// Detects what does not survive a fork: CUDA contexts and the thread pool of GNU OpenMP. It looks only at libraries
+// that the program has already loaded.
 #pragma once
 
 #include <vector>
 
 namespace miniray {
 
-/// Whether a CUDA context lives in this process; a child could use neither it nor a new one.
+/// Returns whether this process has a live CUDA context. A forked child could use neither this context nor a new one.
 [[nodiscard]] bool cuda_context_is_live();
 
-/// A child that inherits the memory of GNU OpenMP's threads, but not the threads, waits for them for ever. Made before
-/// the fork, called in the child: from then on parallel regions there run on one thread.
+/// Keeps a forked child from waiting for ever for the threads of GNU OpenMP, which a fork does not copy. Create it
+/// before the fork and call run_in_child() in the child: its parallel regions then run on one thread.
 class OpenMpAfterFork {
  public:
   OpenMpAfterFork();
@@ -18,7 +18,7 @@ class OpenMpAfterFork {
   void run_in_child() const;
 
  private:
-  std::vector<void (*)(int)> set_num_threads_;  // of each copy of the library
+  std::vector<void (*)(int)> set_num_threads_;  // omp_set_num_threads of each loaded copy of the library
 };
 
 }  // namespace miniray

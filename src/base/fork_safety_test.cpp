@@ -15,7 +15,7 @@ namespace {
 
 using Parallel = void(void (*)(void*), void*, unsigned, unsigned);
 
-// How many threads were there, in a parallel region of GNU OpenMP.
+// Returns how many threads a parallel region of GNU OpenMP had.
 int run_in_parallel(void* library, unsigned threads) {
   auto* parallel = reinterpret_cast<Parallel*>(dlsym(library, "GOMP_parallel"));
   std::atomic<int> were_there = 0;
@@ -25,7 +25,7 @@ int run_in_parallel(void* library, unsigned threads) {
 
 }  // namespace
 
-TEST_CASE("without the CUDA driver there is no context, and with it only if it says so") {
+TEST_CASE("without the CUDA driver there is no context, and with it only if the driver reports one") {
   CHECK_FALSE(cuda_context_is_live());
   CHECK(end_of_child([] {
           void* const driver = dlopen(FAKE_CUDA, RTLD_NOW);
@@ -50,7 +50,7 @@ TEST_CASE("a child of a process with threads of GNU OpenMP runs its parallel reg
   const ChildEnd end = end_of_child([] {
     void* const library = dlopen("libgomp.so.1", RTLD_NOW);
     if (library == nullptr) return 1;
-    if (OpenMpAfterFork().needed()) return 2;  // it is loaded, and has no threads yet
+    if (OpenMpAfterFork().needed()) return 2;  // the library is loaded, and has no threads yet
     if (run_in_parallel(library, 3) != 3) return 3;
     const OpenMpAfterFork openmp;
     if (!openmp.needed()) return 4;

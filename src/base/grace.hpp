@@ -1,12 +1,12 @@
-// How long what is to end may take before it is killed.
+// Graces: how long a process that was told to end may take before it is killed.
 #pragma once
 
 #include <cstdlib>
 
 namespace miniray {
 
-/// The grace that users have, `usual_ms`. MINIRAY_TEST_GRACE_MS replaces it: a test that must not wait for a grace sets
-/// one that is longer than the test may last, so no clock decides it.
+/// Returns `usual_ms`, or MINIRAY_TEST_GRACE_MS if that is set. A test which checks that nothing waits for a grace sets
+/// one that is longer than the test's own time-out, so that its outcome does not depend on the clock.
 inline int grace_ms(int usual_ms) {
   const char* setting = std::getenv("MINIRAY_TEST_GRACE_MS");
   return setting != nullptr ? std::atoi(setting) : usual_ms;

@@ -31,13 +31,13 @@ namespace {
 Address unix_address(const std::string& path) {
   sockaddr_un name{};
   if (path.size() >= sizeof(name.sun_path))
-    throw UsageError("the path of a socket may have " + std::to_string(sizeof(name.sun_path) - 1) +
-                     " characters, and this one has more: " + path);
+    throw UsageError("the path of the socket is too long: " + path + ". It may have " +
+                     std::to_string(sizeof(name.sun_path) - 1) + " characters");
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
   Address address;
   address.size = sizeof(name);
-  if (path.starts_with('@')) {
+  if (path.starts_with('@')) {  // an abstract name: it begins with a null character, and its length counts
     name.sun_path[0] = '\0';
     address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   }
@@ -64,7 +64,7 @@ void set_option(int socket, int level, int name, int value, const char* what) {
   if (setsockopt(socket, level, name, &value, sizeof(value)) != 0) throw SystemError(what, errno);
 }
 
-// The inode of the socket that listens on a port, from the kernel's table.
+// Returns the inode of the socket that listens on a port, from the kernel's tables; empty if there is none.
 std::string listening_inode(int port) {
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::istringstream lines(system::read_small_file(table));
@@ -127,7 +127,8 @@ std::string Address::host() const {
 
 std::vector<Address> resolve(const std::string& host, int port) {
   if (is_path(host)) return {unix_address(host)};
-  if (port < 0 || port > 65535) throw UsageError("a port is a number from 0 to 65535, not " + std::to_string(port));
+  if (port < 0 || port > 65535)
+    throw UsageError("the port is " + std::to_string(port) + "; give a number from 0 to 65535");
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = host.empty() ? AI_PASSIVE : 0;
@@ -135,10 +136,10 @@ std::vector<Address> resolve(const std::string& host, int port) {
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
     throw UnknownHost("cannot find the host \"" + host + "\": " + gai_strerror(error) +
-                      ". Is the name right? `getent hosts " + host + "` shows what this machine knows of it");
+                      ". Check the name: `getent hosts " + host + "` shows what this machine knows about it");
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
   std::vector<Address> addresses;
-  // "localhost" is both ::1 and 127.0.0.1; servers mostly listen on the latter, so it comes first.
+  // "localhost" is both ::1 and 127.0.0.1. Servers mostly listen on the latter, so IPv4 comes first.
   for (const bool version_4 : {true, false}) {
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
       if ((one->ai_family == AF_INET) != version_4) continue;
@@ -158,8 +159,8 @@ Fd listen(const Address& address) {
   if (!is_unix) set_option(number, SOL_SOCKET, SO_REUSEADDR, 1, "set SO_REUSEADDR");
   if (bind(number, address.get(), address.size) != 0 || ::listen(number, limits::accept_backlog) != 0) {
     if (errno == EADDRINUSE && !is_unix)
-      throw SystemError("listen on " + address.text() + ", which " + owner_of_port(port_of(address)) +
-                            " has. End that, or choose another port (0: any that is free)",
+      throw SystemError("listen on " + address.text() + ", because " + owner_of_port(port_of(address)) +
+                            " listens there. End that process, or choose another port (0: any free port)",
                         EADDRINUSE);
     throw SystemError("listen on " + address.text(), errno);
   }
@@ -176,7 +177,7 @@ std::optional<Accepted> accept(int listener) {
   if (number >= 0) return Accepted{Fd(number), address.text()};
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
     throw SystemError("accept a connection (raise the limit on open files, `ulimit -n`)", errno);
-  return std::nullopt;  // nobody, or somebody who has left again
+  return std::nullopt;  // no connection waits, or the one that did has closed again
 }
 
 Fd begin_connect(const Address& address) {
@@ -197,13 +198,13 @@ int connect_error(int socket) {
 void set_blocking(int descriptor, bool blocking) {
   const int flags = fcntl(descriptor, F_GETFL);
   if (flags < 0 || fcntl(descriptor, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) != 0)
-    throw SystemError("make a descriptor wait, or not", errno);
+    throw SystemError("set whether a descriptor blocks", errno);
 }
 
 void notice_dead_peer(int socket, int after_ms) {
   if (system::is_unix_socket(socket)) return;
   constexpr int probes = limits::keepalive_probes;
-  constexpr int step_s_max = 32767;  // the kernel's
+  constexpr int step_s_max = 32767;  // the kernel's limit
   const int step_s = std::clamp(after_ms / 1000 / (probes + 1), 1, step_s_max);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "set SO_KEEPALIVE");
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, step_s, "set TCP_KEEPIDLE");
@@ -242,7 +243,7 @@ std::vector<Interface> interfaces() {
       address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
       std::memcpy(&address.storage, one->ifa_addr, address.size);
       const std::string host = address.host();
-      if (!host.empty() && host.find('%') == std::string::npos)  // "%eth0": good on that link only
+      if (!host.empty() && host.find('%') == std::string::npos)  // "%eth0" marks a link-local address
         all.push_back({one->ifa_name, host, (one->ifa_flags & IFF_LOOPBACK) != 0});
     }
   }

@@ -1,5 +1,5 @@
-// Stream sockets between machines: finding hosts, listening, connecting without waiting, and noticing hosts that are
-// gone. Errors name the address and say what to do.
+// Stream sockets between machines: finding hosts, listening, connecting without waiting, and noticing that a host is
+// gone. Errors name the address and the cure.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,8 +13,8 @@
 
 namespace miniray::network {
 
-/// Where a stream socket listens or connects to: a TCP address or the path of a Unix-domain socket; with a '@' before
-/// it, a name that is in no folder, and goes with the socket.
+/// Where a stream socket listens or connects to: a TCP address or the path of a Unix-domain socket. A path that begins
+/// with '@' is a name outside the file system, which vanishes with the socket.
 struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;
@@ -23,46 +23,52 @@ struct Address {
   [[nodiscard]] std::string host() const;  ///< "10.0.0.1", "::1"
 };
 
-/// The addresses of a host, or of a Unix-domain socket if the "host" is a path. Throws UnknownHost.
+/// Returns the addresses of a host, IPv4 first, or the address of a Unix-domain socket if `host` is a path. Throws
+/// UnknownHost, or UsageError for a bad port or path.
 std::vector<Address> resolve(const std::string& host, int port);
+/// Returns whether `host` is the path of a Unix-domain socket.
 [[nodiscard]] bool is_path(const std::string& host);
 
-/// Listens, without blocking on accept. Says who has the port if it is taken.
+/// Returns a listening socket that does not block. Throws SystemError, which names the process that has the port if it
+/// is taken.
 Fd listen(const Address& address);
 int local_port(int socket);
-/// "process 1234 (python train.py)", as far as this user may know who listens on it.
+/// Returns the process that listens on a port, such as "process 1234 (python train.py)", or "another process" if this
+/// user may not see it.
 std::string owner_of_port(int port);
 
 struct Accepted {
   Fd socket;
   std::string peer;
 };
-/// The next connection; none if nobody waits. Throws SystemError when there are no descriptors left.
+/// Accepts the next connection. Returns nothing if none is waiting. Throws SystemError if there are no descriptors
+/// left.
 std::optional<Accepted> accept(int listener);
 
-/// Begins to connect; the socket becomes writable when it is done, and connect_error says how it went (0: well).
+/// Begins to connect. The socket becomes writable when the attempt is over; connect_error() then returns its errno,
+/// which is 0 if the socket is connected.
 Fd begin_connect(const Address& address);
 int connect_error(int socket);
-/// Sockets that connected, or were accepted, without blocking; a channel wants one that blocks.
+/// Sockets from accept() and begin_connect() do not block. A channel needs one that blocks.
 void set_blocking(int descriptor, bool blocking);
 
-/// An idle connection (one that has nothing on its way) to a host that is gone ends after about so long.
+/// Makes an idle connection (one without unacknowledged bytes) end about `after_ms` after the peer's host is gone.
 void notice_dead_peer(int socket, int after_ms);
-/// The same for one that has something to say. Only for connections whose peer always reads: a peer that is alive but
-/// takes nothing for so long is cut off too.
+/// Does the same for a connection that is not idle. Use it only if the peer always reads: it also ends the connection
+/// to a live peer that reads nothing for `after_ms`.
 void notice_deaf_peer(int socket, int after_ms);
 
 std::string host_name();
-/// The address of this machine at which the ssh of this session arrived; empty if there is none.
+/// Returns the address of this machine to which the current ssh session is connected; empty outside ssh.
 std::string ssh_arrived_at();
-/// Of an address in numbers.
+/// Returns whether a numeric address is a loopback address.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
 struct Interface {
   std::string name, host;
   bool loopback;
 };
-/// This machine's addresses on interfaces that are up: IPv4 first, and none that is good on its own link only.
+/// Returns this machine's addresses on interfaces that are up, IPv4 first. It leaves out link-local addresses.
 std::vector<Interface> interfaces();
 
 }  // namespace miniray::network

@@ -23,7 +23,7 @@ int option(int socket, int level, int name) {
   return value;
 }
 
-// A listener and a connection to it, both ends.
+// A listener, and both ends of a connection to it.
 struct Connected {
   explicit Connected(const std::string& host)
       : listener(network::listen(network::resolve(host, 0).front())),
@@ -41,7 +41,7 @@ struct Connected {
 
 }  // namespace
 
-TEST_CASE("a host is resolved to addresses, and says how they read") {
+TEST_CASE("a host is resolved to addresses, which have a text") {
   const network::Address four = network::resolve("127.0.0.1", 80).front();
   CHECK(four.text() == "127.0.0.1:80");
   CHECK(four.host() == "127.0.0.1");
@@ -53,9 +53,9 @@ TEST_CASE("a host is resolved to addresses, and says how they read") {
   CHECK(network::Address().host().empty());
 }
 
-TEST_CASE("what cannot be an address is refused with the reason") {
-  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536), doctest::Contains("from 0 to 65535, not 65536"),
-                       UsageError);
+TEST_CASE("an impossible address is refused with the reason") {
+  CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536),
+                       doctest::Contains("the port is 65536; give a number from 0 to 65535"), UsageError);
   CHECK_THROWS_AS((void)network::resolve("localhost", -1), UsageError);
   CHECK_THROWS_WITH_AS((void)network::resolve("256.256.256.256.", 1), doctest::Contains("`getent hosts"), UnknownHost);
   CHECK_THROWS_WITH_AS((void)network::resolve("/" + std::string(200, 'x'), 0), doctest::Contains("107 characters"),
@@ -77,7 +77,7 @@ TEST_CASE("a path is the name of a Unix-domain socket, and so is a name with an 
                        SystemError);
 }
 
-TEST_CASE("a listener accepts who has connected, and does not wait for anybody") {
+TEST_CASE("a listener accepts a waiting connection, and does not wait for one") {
   const Connected both("127.0.0.1");
   CHECK(both.peer.starts_with("127.0.0.1:"));
   CHECK(network::connect_error(both.here.get()) == 0);
@@ -85,7 +85,7 @@ TEST_CASE("a listener accepts who has connected, and does not wait for anybody")
   CHECK(system::write_some(both.here.get(), "hello").bytes == 5);
 }
 
-TEST_CASE("a port that is taken is refused with the name of who has it, and the remedy") {
+TEST_CASE("the error for a taken port names the process that has it, and the cure") {
   const Fd listener = network::listen(network::resolve("127.0.0.1", 0).front());
   const int port = network::local_port(listener.get());
   CHECK(port > 0);
@@ -103,7 +103,7 @@ TEST_CASE("a port that is taken is refused with the name of who has it, and the 
   }
 }
 
-TEST_CASE("connecting to where nobody listens is refused when the socket becomes writable") {
+TEST_CASE("a connection to a port without a listener is refused when the socket becomes writable") {
   Fd listener = network::listen(network::resolve("127.0.0.1", 0).front());
   const network::Address address = network::resolve("127.0.0.1", network::local_port(listener.get())).front();
   listener.reset();
@@ -115,14 +115,14 @@ TEST_CASE("connecting to where nobody listens is refused when the socket becomes
                        doctest::Contains("connect to /no/such/socket"), SystemError);
 }
 
-TEST_CASE("nobody is known to have a port on which nobody listens") {
+TEST_CASE("a port without a listener has no known owner") {
   Fd listener = network::listen(network::resolve("127.0.0.1", 0).front());
   const int port = network::local_port(listener.get());
   listener.reset();
   CHECK(network::owner_of_port(port) == "another process");
 }
 
-TEST_CASE("a descriptor can be made to wait, and not to") {
+TEST_CASE("a descriptor can be made blocking and not blocking") {
   const auto [here, there] = system::make_pipe();
   network::set_blocking(here.get(), false);
   CHECK((fcntl(here.get(), F_GETFL) & O_NONBLOCK) != 0);
@@ -131,7 +131,7 @@ TEST_CASE("a descriptor can be made to wait, and not to") {
   CHECK_THROWS_AS(network::set_blocking(-1, true), SystemError);
 }
 
-TEST_CASE("a host that is gone is noticed within the time that was asked for") {
+TEST_CASE("a host that is gone is noticed within the requested time") {
   const Connected both("127.0.0.1");
   const auto probing_s = [&] {
     return option(both.here.get(), IPPROTO_TCP, TCP_KEEPIDLE) +
@@ -146,7 +146,7 @@ TEST_CASE("a host that is gone is noticed within the time that was asked for") {
   CHECK(option(both.here.get(), IPPROTO_TCP, TCP_USER_TIMEOUT) == 5000);
   network::notice_dead_peer(both.here.get(), 2'000'000'000);  // longer than the kernel can count
   CHECK(option(both.here.get(), IPPROTO_TCP, TCP_KEEPIDLE) == 32767);
-  const auto [here, there] = system::socket_pair();  // has no host that could be gone
+  const auto [here, there] = system::socket_pair();  // a Unix-domain socket has no remote host
   network::notice_dead_peer(here.get(), 1000);
   network::notice_deaf_peer(here.get(), 1000);
 }
@@ -170,7 +170,7 @@ TEST_CASE("what is known of this machine") {
   CHECK_FALSE(network::is_loopback("10.0.0.1"));
 }
 
-TEST_CASE("the address at which ssh arrived is what ssh says") {
+TEST_CASE("the address at which ssh arrived comes from SSH_CONNECTION") {
   const char* before = std::getenv("SSH_CONNECTION");
   const std::string kept = before != nullptr ? before : "";
   system::set_environment("SSH_CONNECTION", "10.0.0.7 5555 10.0.0.8 22");

@@ -28,18 +28,19 @@ namespace {
 [[noreturn]] void run_child(const ForkHooks& hooks, const std::function<int()>& child_main) noexcept {
   if (hooks.after_in_child) hooks.after_in_child();
   setpgid(0, 0);
-  // A background group may print to its terminal, and is refused input instead of being stopped.
+  // The child's group is in the background of its terminal. With these ignored, its output is printed and its reads
+  // from the terminal fail; otherwise the kernel would stop the process.
   signal(SIGTTOU, SIG_IGN);
   signal(SIGTTIN, SIG_IGN);
   int code = EXIT_FAILURE;
   try {
     code = child_main();
-  } catch (const std::exception& error) {  // it must not reach the parent's code, of which this is a copy
+  } catch (const std::exception& error) {  // must not unwind further: below is a copy of the parent's code
     std::fprintf(stderr, "miniray: process %d ends: %s\n", getpid(), error.what());
   }
   std::cout.flush();
   std::fflush(nullptr);
-  _exit(code);
+  _exit(code);  // not exit(): static destructors and atexit handlers are the parent's
 }
 
 bool is_variable(const char* entry, const std::string& assignment) {
@@ -54,7 +55,7 @@ sigset_t stack_signal_alone() {
   return set;
 }
 
-// For exec: the words themselves stay where they are.
+// Returns the arguments for exec. They point into `command`.
 std::vector<char*> as_arguments(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);
@@ -66,12 +67,12 @@ std::vector<char*> as_arguments(const std::vector<std::string>& command) {
 }  // namespace
 
 pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main) {
-  // Output that waits in a buffer would be copied, and printed twice.
+  // The child would get a copy of buffered output, and print it a second time.
   std::cout.flush();
   std::fflush(nullptr);
   const KeepAcrossFork kept(keep);
   if (hooks.before) hooks.before();
-  // Until the child can answer it, the question for its stack waits.
+  // The signal that asks for a stack kills a process without a handler, so it stays blocked until the child has one.
   sigset_t blocked = stack_signal_alone(), before;
   pthread_sigmask(SIG_BLOCK, &blocked, &before);
   const pid_t pid = fork();
@@ -80,7 +81,7 @@ pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std:
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (hooks.after_in_parent) hooks.after_in_parent();
   if (pid < 0) throw SystemError("start a process (is the limit on processes, `ulimit -u`, reached?)", error_number);
-  setpgid(pid, pid);  // whichever of the two comes first; the loser's failure means nothing
+  setpgid(pid, pid);  // parent and child both do this, since either may run first; the second call may fail
   return pid;
 }
 
@@ -149,13 +150,13 @@ void set_close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC);
 void name_this_process(const char* name) { prctl(PR_SET_NAME, name); }
 
 void hold_lifeline(int lifeline) {
-  // The signal goes to the whole group, so what this process started ends with it.
+  // SIGKILL goes to the whole group, so that the processes which this one starts end too.
   const bool held = fcntl(lifeline, F_SETSIG, SIGKILL) == 0 && fcntl(lifeline, F_SETOWN, -getpgrp()) == 0 &&
                     fcntl(lifeline, F_SETFL, fcntl(lifeline, F_GETFL) | O_ASYNC) == 0;
   if (!held) throw SystemError("tie a process to its parent", errno);
   pollfd hung_up{lifeline, POLLIN, 0};
-  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // it had ended before we listened
-  fcntl(lifeline, F_SETFD, 0);                        // a worker that becomes another program is held all the same
+  if (poll(&hung_up, 1, 0) > 0) _exit(EXIT_FAILURE);  // the parent ended before the signal was set up
+  fcntl(lifeline, F_SETFD, 0);                        // stays open across exec, so the lifeline holds there too
 }
 
 bool ChildProcess::running() const {
@@ -178,7 +179,7 @@ int ChildProcess::pidfd() {
 const ExitStatus& ChildProcess::reap() {
   if (status_) return *status_;
   MINIRAY_CHECK(pid_ > 0, pid_);
-  // Before the reaping: a zombie's number cannot belong to anybody else.
+  // The group is signalled before the reaping: as long as its leader is a zombie, no other group can have its number.
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0) signal_group(SIGKILL);
   return reap_alone();

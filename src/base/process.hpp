@@ -1,5 +1,5 @@
-// Starting processes and learning how they end. Every child leads a process group of its own and holds a lifeline:
-// a socket whose other end is the parent. When the parent is gone, however it went, the kernel kills the group.
+// Starts processes and finds out how they end. Every child leads a process group of its own and holds a lifeline: a
+// socket whose other end the parent holds. When the parent ends, for whatever reason, the kernel kills the group.
 #pragma once
 
 #include <sys/types.h>
@@ -15,38 +15,40 @@
 
 namespace miniray {
 
-/// What a language runtime must do around a fork. Each may be empty; none may throw.
+/// Called around a fork, for the runtime of a language. Each may be empty, and none may throw.
 struct ForkHooks {
   std::function<void()> before, after_in_parent, after_in_child;
 };
 
-/// Runs child_main in a forked child, which keeps only `keep` of our descriptors, and exits with what it returns.
+/// Forks a child that runs child_main and exits with its result. Of this process's Fds, the child keeps only `keep`.
+/// Throws SystemError.
 pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main);
 
-/// Starts a program that keeps `keep`. `environment` entries ("NAME=value") replace those of the same name.
+/// Starts a program that keeps the descriptors in `keep`. Its environment is this process's, with the entries of
+/// `environment` ("NAME=value") in place of those of the same name. Throws SystemError.
 pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                     std::span<const int> keep);
 
-/// Starts a program in this process's own group, with these descriptors for its standard input, output and errors.
-/// It keeps none of the others.
+/// Starts a program in this process's own group, with these descriptors as its standard input, output and errors. It
+/// keeps no other Fd. Throws SystemError.
 pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors);
 
-/// Closes every descriptor but the standard ones and these: for a child that lives long and shares nothing.
+/// Closes every descriptor but the standard ones and these. A child that lives long and shares nothing calls it.
 void close_all_but(std::span<const int> keep);
 void set_close_on_exec(int descriptor);
 void name_this_process(const char* name);
 
-/// In the child: from now on the end of the parent is the end of this process group.
+/// Called in the child: from now on, the end of the parent kills this process group. Throws SystemError.
 void hold_lifeline(int lifeline);
 
 struct ExitStatus {
-  bool known = true;  ///< false if somebody else reaped the child
+  bool known = true;  ///< false if other code in this process has reaped the child
   int exit_code = -1;
   int signal = 0;
   std::uint64_t peak_bytes = 0;
 };
 
-/// A child of this process, to be reaped once.
+/// A child of this process. The owner reaps it once it has ended.
 class ChildProcess {
  public:
   ChildProcess() = default;
@@ -54,15 +56,15 @@ class ChildProcess {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] const std::optional<ExitStatus>& status() const { return status_; }
-  /// Whether it still runs; asks the kernel, reaps nothing.
+  /// Asks the kernel whether the process still runs, without reaping it.
   [[nodiscard]] bool running() const;
-  /// Readable once the process has ended; made on first use.
+  /// Returns a descriptor that is readable once the process has ended. The first call opens it; this object owns it.
   int pidfd();
-  /// Kills what is left of its process group, then reaps it. It must have ended.
+  /// Kills what remains of the process group, then waits for the process and reaps it.
   const ExitStatus& reap();
-  /// Reaps a process that leads no group of its own.
+  /// Waits for a process that leads no group of its own, and reaps it.
   const ExitStatus& reap_alone();
-  /// To the process, or to its whole group. False if there is no such signal.
+  /// Sends a signal to the process. Returns false if there is no signal of this number.
   bool signal(int number) const;
   void signal_group(int number) const;
 

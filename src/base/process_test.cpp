@@ -19,7 +19,7 @@
 namespace miniray {
 namespace {
 
-/// All that comes through a descriptor until its other end is closed.
+/// Returns everything that arrives at a descriptor until its other end is closed.
 std::string read_to_end(int descriptor) {
   std::string text;
   std::array<std::byte, 256> room{};
@@ -30,10 +30,10 @@ std::string read_to_end(int descriptor) {
   }
 }
 
-/// Whether the process has ended within a moment that is long enough on a busy machine.
+/// Returns whether the process ends within a time that suffices on a busy machine.
 bool ends(ChildProcess& process) { return (system::poll_one(process.pidfd(), POLLIN, 20'000) & POLLIN) != 0; }
 
-/// Waits for its end first: reaping a process that runs kills it.
+/// Waits for the process to end before it reaps it, because reap() kills the group first.
 const ExitStatus& end_of(ChildProcess& process) {
   if (!ends(process)) throw std::runtime_error("it does not end");
   return process.reap();
@@ -45,7 +45,7 @@ ChildProcess forked(const std::function<int()>& child_main, std::span<const int>
 
 }  // namespace
 
-TEST_CASE("a forked child runs its function, leads a group of its own and exits with what is returned") {
+TEST_CASE("a forked child runs its function, leads a group of its own and exits with the function's result") {
   ChildProcess child = forked([] { return getpgrp() == getpid() ? 42 : 1; });
   CHECK(child.pid() > 0);
   REQUIRE(ends(child));
@@ -68,7 +68,7 @@ TEST_CASE("an exception does not leave a forked child") {
   CHECK(end.said.find("ends: a bug") != std::string::npos);
 }
 
-TEST_CASE("a forked child keeps the descriptors that are meant for it, and no others") {
+TEST_CASE("a forked child keeps the descriptors that it was given, and no others") {
   auto [here, there] = system::make_pipe();
   const Fd other = system::open_null();
   const std::array<int, 1> keep{there.get()};
@@ -83,7 +83,7 @@ TEST_CASE("a forked child keeps the descriptors that are meant for it, and no ot
   CHECK(end_of(child).exit_code == 0);
 }
 
-TEST_CASE("hooks are called around a fork, in each process those that are its own") {
+TEST_CASE("hooks are called around a fork, each in the right process") {
   std::string called;
   const ForkHooks hooks{[&] { called += "before "; }, [&] { called += "parent"; }, [&] { called += "child"; }};
   ChildProcess child(fork_process({}, hooks, [&] { return called == "before child" ? 0 : 1; }));
@@ -104,14 +104,14 @@ TEST_CASE("a program is started with the environment and the descriptors that it
   system::remove_from_environment("MINIRAY_TEST_OLD");
 }
 
-TEST_CASE("a program that is not there is an error that names it") {
+TEST_CASE("the error for a program that does not exist names it") {
   CHECK_THROWS_WITH_AS((void)spawn_process({"/no/such/program"}, {}, {}),
                        "cannot start the program /no/such/program: No such file or directory", SystemError);
   CHECK_THROWS_WITH_AS((void)spawn_in_group({"/no/such/program"}, 0, 1, 2), doctest::Contains("/no/such/program"),
                        SystemError);
 }
 
-TEST_CASE("a program of the own group talks through the descriptors that it is given") {
+TEST_CASE("a program in this process's group uses the descriptors that it is given") {
   auto [input, input_there] = system::make_pipe();
   auto [output_there, output] = system::make_pipe();
   ChildProcess child(
@@ -136,10 +136,10 @@ TEST_CASE("a signal that kills is told apart from an exit") {
   REQUIRE(ends(child));
   CHECK(child.reap().signal == SIGUSR1);
   CHECK(child.status()->exit_code == -1);
-  CHECK(child.signal(SIGUSR1));  // to nobody: the number may be somebody else's by now
+  CHECK(child.signal(SIGUSR1));  // sends nothing: another process may have the number by now
 }
 
-TEST_CASE("reaping a process ends what it started") {
+TEST_CASE("reaping a process kills the processes that it started") {
   auto [here, there] = system::make_pipe();
   const std::array<int, 1> keep{there.get()};
   ChildProcess child = forked(
@@ -157,7 +157,7 @@ TEST_CASE("reaping a process ends what it started") {
   CHECK(read_to_end(here.get()).empty());
 }
 
-TEST_CASE("how a child ended is not known if somebody else has reaped it") {
+TEST_CASE("the exit status of a child is not known if other code has reaped it") {
   ChildProcess child = forked([] { return 7; });
   int status = 0;
   REQUIRE(waitpid(child.pid(), &status, 0) == child.pid());
@@ -170,7 +170,7 @@ TEST_CASE("a process that was never started is not running, and asking for its e
   const ChildProcess none;
   CHECK_FALSE(none.running());
   CHECK(none.signal(SIGTERM));
-  none.signal_group(SIGTERM);  // to nobody
+  none.signal_group(SIGTERM);  // sends nothing
   const ChildEnd end = end_of_child([] {
     ChildProcess never;
     return never.pidfd();
@@ -179,14 +179,14 @@ TEST_CASE("a process that was never started is not running, and asking for its e
   CHECK(end.said.find("pid_ > 0") != std::string::npos);
 }
 
-TEST_CASE("who holds a lifeline ends, with its group, when the other end is closed") {
+TEST_CASE("a process with a lifeline ends, with its group, when the other end is closed") {
   auto [here, there] = system::socket_pair();
   auto [told, tells] = system::make_pipe();
   const std::array<int, 2> keep{there.get(), tells.get()};
   ChildProcess child = forked(
       [&] {
         hold_lifeline(keep[0]);
-        (void)fork();  // both say that they are there, and wait
+        (void)fork();  // both processes write that they are there, and wait
         (void)system::write_some(keep[1], "x");
         for (;;) pause();
         return 0;
@@ -203,7 +203,7 @@ TEST_CASE("who holds a lifeline ends, with its group, when the other end is clos
   CHECK(child.reap().signal == SIGKILL);
 }
 
-TEST_CASE("a lifeline that has ended already ends who takes hold of it, and one that is none is an error") {
+TEST_CASE("a lifeline whose other end is already closed ends the process, and a bad descriptor is an error") {
   auto [here, there] = system::socket_pair();
   const std::array<int, 1> keep{there.get()};
   here.reset();
@@ -218,7 +218,7 @@ TEST_CASE("a lifeline that has ended already ends who takes hold of it, and one 
   CHECK_THROWS_WITH_AS(hold_lifeline(-1), doctest::Contains("tie a process to its parent"), SystemError);
 }
 
-TEST_CASE("all descriptors are closed but the standard ones and those that are named") {
+TEST_CASE("all descriptors are closed but the standard ones and the named ones") {
   CHECK(end_of_child([] {
           const int first = open("/dev/null", O_RDONLY), second = open("/dev/null", O_RDONLY),
                     third = open("/dev/null", O_RDONLY);
@@ -229,7 +229,7 @@ TEST_CASE("all descriptors are closed but the standard ones and those that are n
         }).exit_code == 0);
 }
 
-TEST_CASE("a process has the name that it gives itself, and a descriptor ends with a new program if told to") {
+TEST_CASE("a process can name itself, and a descriptor can be closed on exec") {
   CHECK(end_of_child([] {
           name_this_process("miniray-test");
           const int descriptor = open("/dev/null", O_RDONLY);

@@ -14,7 +14,7 @@
 namespace miniray {
 namespace {
 
-// A signal handler has nothing but what is global.
+// Global, because a signal handler gets no argument of its own.
 struct Guarded {
   int descriptor = -1;
   itimerspec silence{};
@@ -22,13 +22,14 @@ struct Guarded {
   struct sigaction before{};
 } guarded;
 
-// Also where what has arrived before the end has not been read.
+// Returns whether the stream has ended, even if bytes from before its end were not read.
 bool has_ended() {
   pollfd stream{guarded.descriptor, POLLIN | POLLRDHUP, 0};
   return poll(&stream, 1, 0) > 0 && (stream.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-void on_news(int, siginfo_t* info, void*) {
+// Called when something happens on the stream, and when the timer of the silence runs out.
+void on_signal(int, siginfo_t* info, void*) {
   const int error_number = errno;
   if (info->si_code == SI_TIMER || has_ended()) kill(-getpgrp(), SIGKILL);
   timer_settime(guarded.timer, 0, &guarded.silence, nullptr);
@@ -45,17 +46,17 @@ StreamGuard::StreamGuard(int descriptor, int silence_ms_max) {
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGIO;
   struct sigaction action{};
-  action.sa_sigaction = on_news;
+  action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   const bool held =
       timer_create(CLOCK_MONOTONIC, &event, &guarded.timer) == 0 && sigaction(SIGIO, &action, &guarded.before) == 0 &&
       timer_settime(guarded.timer, 0, &guarded.silence, nullptr) == 0 && fcntl(descriptor, F_SETOWN, getpid()) == 0 &&
       fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_ASYNC) == 0;
   if (!held) {
-    guarded.descriptor = -1;  // the process can go on without
+    guarded.descriptor = -1;  // a caller may catch the error and continue without a guard
     throw SystemError("tie a process to a stream", errno);
   }
-  if (has_ended()) kill(-getpgrp(), SIGKILL);
+  if (has_ended()) kill(-getpgrp(), SIGKILL);  // it ended before the signal was set up
 }
 
 StreamGuard::~StreamGuard() {

@@ -1,13 +1,13 @@
-// For a process that runs code which may take for ever, while its stream is the only word of those it works for: as
-// long as this lives, the end of the stream, or too long a silence on it, kills the whole process group. Nothing is
-// read.
+// Ties a process to a stream, even while the process runs code that never returns: as long as a StreamGuard lives, the
+// end of the stream, or too long a silence on it, kills the whole process group. It does not read from the stream.
 #pragma once
 
 namespace miniray {
 
 class StreamGuard {
  public:
-  /// One at a time. Whoever is at the other end has to say something before `silence_ms_max` is over, again and again.
+  /// A process may have one guard at a time. The peer has to send something at least every `silence_ms_max`. Throws
+  /// SystemError.
   StreamGuard(int descriptor, int silence_ms_max);
   ~StreamGuard();
   StreamGuard(const StreamGuard&) = delete;

@@ -22,7 +22,7 @@ int busy_for_ever() {
   return 0;
 }
 
-// What a child guards is a socket of its own: its parent's are closed in it.
+// A child guards a socket that it made itself, because a fork closes its parent's Fds in it.
 std::array<int, 2> sockets() {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) _exit(98);
@@ -71,7 +71,7 @@ TEST_CASE("too long a silence kills the process, and something said from time to
     const StreamGuard guard(ends[0], silence_ms);
     for (int ms = 0; ms < silence_ms + silence_ms / 4; ms += said_ms) {
       (void)system::write_some(ends[1], "x");
-      system::sleep_ns(said_ms * 1'000'000LL);  // a signal may end it early: then what follows takes less
+      system::sleep_ns(said_ms * 1'000'000LL);  // a signal may end the sleep early
     }
     return 0;
   });
@@ -92,14 +92,14 @@ TEST_CASE("without its guard a stream may end, and another can be guarded") {
   CHECK(end.exit_code == 0);
 }
 
-TEST_CASE("what is no stream cannot be guarded, and a second guard at the same time is our bug") {
+TEST_CASE("a descriptor that is not a stream cannot be guarded, and a second guard at the same time is our bug") {
   CHECK(end_of_child([] {
           try {
             const StreamGuard guard(12345, silence_ms_max);
             return 1;
           } catch (const SystemError&) {
           }
-          const std::array<int, 2> ends = sockets();  // after which another can be
+          const std::array<int, 2> ends = sockets();  // after the failure, another stream can be guarded
           const StreamGuard guard(ends[0], silence_ms_max);
           return 0;
         }).exit_code == 0);

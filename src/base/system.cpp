@@ -31,6 +31,8 @@ int require(int result, const char* operation) {
   return result;
 }
 
+// Turns the result of a call that moves bytes into an outcome. An unexpected error is {moved, 0}: the caller, which
+// knows the operation, throws.
 Transfer transfer_outcome(ssize_t result) {
   using enum Transfer::Outcome;
   if (result > 0) return {moved, static_cast<std::size_t>(result)};
@@ -42,14 +44,14 @@ Transfer transfer_outcome(ssize_t result) {
       return {interrupted};
     case ECONNRESET:
     case EPIPE:
-    case ETIMEDOUT:  // the peer's host is gone, or the way to it
+    case ETIMEDOUT:  // from here on: the peer's host is gone, or cannot be reached
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENETDOWN:
     case ECONNABORTED:
       return {closed, 0, errno};
     default:
-      return {moved, 0};  // the caller reports errno
+      return {moved, 0};
   }
 }
 
@@ -107,7 +109,7 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
     result = recvmsg(socket, &message, flags);
     if (result >= 0 && message.msg_controllen > 0) take_descriptors(message, *descriptors);
     if (result >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
-      throw SystemError("take shared memory from the peer (raise the limit on open files, `ulimit -n`)", EMFILE);
+      throw SystemError("receive shared memory from the peer (raise the limit on open files, `ulimit -n`)", EMFILE);
   }
   const Transfer transfer = transfer_outcome(result);
   if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("receive from a socket", errno);
@@ -117,7 +119,7 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
 Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors) {
   MINIRAY_CHECK(!pieces.empty() && descriptors.size() <= limits::descriptors_per_message_max, descriptors.size());
   ssize_t result = 0;
-  if (pieces.size() == 1 && descriptors.empty()) {  // the kernel's shorter way
+  if (pieces.size() == 1 && descriptors.empty()) {  // send() is cheaper than sendmsg()
     result = ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
   } else {
     result = send_pieces(socket, pieces, descriptors);
@@ -145,7 +147,7 @@ void send_all(int socket, std::string_view bytes) {
   while (!bytes.empty()) {
     const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
     const Transfer transfer = send(socket, std::span(&piece, 1), {});
-    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has gone");
+    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has closed the connection");
     if (transfer.outcome == Transfer::Outcome::would_block) (void)poll_one(socket, POLLOUT, -1);
     bytes.remove_prefix(transfer.bytes);
   }
@@ -154,7 +156,7 @@ void send_all(int socket, std::string_view bytes) {
 void receive_all(int socket, std::span<std::byte> room) {
   while (!room.empty()) {
     const Transfer transfer = receive(socket, room, Block::yes, nullptr);
-    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has gone");
+    if (transfer.outcome == Transfer::Outcome::closed) throw EndOfStream("the peer has closed the connection");
     room = room.subspan(transfer.bytes);
   }
 }
@@ -255,7 +257,7 @@ Fd sealed_memory(const char* name, std::size_t bytes) {
   const int number = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (number < 0) return {};
   Fd memory(number);
-  // Allocated now: no room is an answer here, and a SIGBUS later.
+  // All pages are allocated now: here a lack of room is a result, later it would be a SIGBUS.
   if (posix_fallocate(number, 0, static_cast<off_t>(bytes)) != 0) return {};
   require(fcntl(number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), "seal shared memory");
   return memory;

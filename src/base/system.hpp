@@ -1,5 +1,6 @@
-// The system calls that MiniRay makes, one wrapper each: EINTR, close-on-exec, owning descriptors, and errors that
-// say what was tried. Calls that move bytes report "would block" and "closed" as values, since both are expected.
+// One wrapper for each system call that MiniRay makes. The wrappers set close-on-exec, return descriptors with an
+// owner, and throw SystemError with the name of the operation. Calls that move bytes return "would block",
+// "interrupted" and "closed" as values, because all three are expected.
 #pragma once
 
 #include <poll.h>
@@ -24,95 +25,98 @@ std::pair<Fd, Fd> socket_pair();
 struct Transfer {
   enum class Outcome { moved, would_block, interrupted, closed } outcome;
   std::size_t bytes = 0;
-  int error_number = 0;  ///< why it is closed, if not in good order
+  int error_number = 0;  ///< the errno with which the stream closed; 0 if it closed in good order
 };
 enum class Block { no, yes };
 
-/// Reads once. Descriptors that came along are appended to `descriptors` if it is given.
+/// Reads once. Appends descriptors that the peer sent to `descriptors`, unless that is null.
 Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector<Fd>* descriptors);
-/// Writes once, without blocking. `descriptors` go along with the first byte.
+/// Writes once, without blocking. `descriptors` go with the first byte.
 Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> descriptors);
 
-/// The same for pipes and anything else, without blocking if the descriptor says so.
+/// Reads or writes once, on any kind of descriptor. Whether it blocks depends on the descriptor.
 Transfer read_some(int descriptor, std::span<std::byte> room);
 Transfer write_some(int descriptor, std::string_view bytes);
-/// All of it, waiting as long as it takes. EndOfStream if the peer has gone.
+/// Sends or receives all bytes, and waits as long as necessary. Throws EndOfStream if the peer has closed.
 void send_all(int socket, std::string_view bytes);
 void receive_all(int socket, std::span<std::byte> room);
-/// One end to read and one to write.
+/// Returns the end to read from and the end to write to.
 std::pair<Fd, Fd> make_pipe();
 Fd duplicate(int descriptor);
-/// `called` is the setting that asked for it, for the error's text.
+/// Changes this process's working folder. `called` is the name of the setting that has the path, for the error's text.
 void change_folder(const std::string& path, const char* called);
-/// Nothing to read, and whatever is written vanishes.
+/// Opens /dev/null for reading and writing.
 Fd open_null();
-/// For its owner alone. It must not exist yet.
+/// Makes a folder that only its owner may use. It must not exist yet.
 void make_private_folder(const char* path);
-/// Makes `number` the same as `descriptor`, for this process and for the programs that it runs.
+/// Makes `number` refer to the same file as `descriptor`, for this process and for the programs that it runs.
 void replace_descriptor(int descriptor, int number);
 
 void set_receive_timeout_ms(int socket, int timeout_ms);
-/// The peer sees the end of the stream after what was sent.
+/// Closes the sending direction: the peer sees the end of the stream after the last byte.
 void shut_down_writing(int socket);
-/// Both ways; whoever waits for the socket wakes, here and at the other end.
+/// Closes both directions. Threads and processes that wait for the socket wake up, at both ends.
 void shut_down(int socket);
 void set_no_delay(int socket);
 bool is_unix_socket(int socket);
 
-/// Waits at most timeout_ms. Returns what happened: 0 on time-out, POLLIN and so on; -1 if a signal came.
+/// Waits at most timeout_ms for one descriptor. Returns its events (POLLIN and so on), 0 after the time-out, -1 if a
+/// signal interrupted the wait.
 int poll_one(int descriptor, short events, int timeout_ms);
-/// The same for several; false if a signal came.
+/// Waits for several descriptors. Returns false if a signal interrupted the wait.
 bool poll_many(std::span<pollfd> descriptors, int timeout_ms);
 
 enum class Interest : std::uint8_t { readable, writable, hangup };
 
-/// Interest is level-triggered.
+/// A set of descriptors to wait for. It is level-triggered.
 class Epoll {
  public:
   Epoll();
   void add(int descriptor, void* tag, Interest interest = Interest::readable);
   void remove(int descriptor);
-  /// Appends the tags of what is ready; returns false if a signal came.
+  /// Appends the tags of the ready descriptors to `ready`. Returns false if a signal interrupted the wait.
   bool wait(std::vector<void*>& ready, int timeout_ms);
 
  private:
   Fd fd_;
 };
 
-/// A mapped stretch of memory shared through a descriptor.
+/// Maps the memory behind a descriptor into this process, until the object is destroyed.
 class Mapping {
  public:
-  /// A private copy sees what is there, and keeps what is written to it for itself.
+  /// A private copy begins with the memory's content, and what is written to it stays in this process.
   enum class Kind : std::uint8_t { shared, private_copy };
   Mapping(int descriptor, std::size_t bytes, Kind kind = Kind::shared);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-  /// Puts a copy in its place, at the same address, that is shared with nobody. False if there is no memory for it.
+  /// Replaces the shared memory by a copy at the same address, which only this process has. Returns false, and changes
+  /// nothing, if there is no memory for a copy.
   bool make_private();
 
  private:
   std::span<std::byte> bytes_;
 };
 
-/// Anonymous shared memory that can neither grow nor shrink. An invalid Fd when the system has no room.
+/// Returns anonymous shared memory that can neither grow nor shrink; an invalid Fd if the system has no room for it.
 Fd sealed_memory(const char* name, std::size_t bytes);
-/// The size of memory made by sealed_memory; 0 if it is not sealed, so that it could shrink under its reader.
+/// Returns the size of memory from sealed_memory(); 0 for any other descriptor, whose memory could shrink while it is
+/// read.
 std::size_t sealed_memory_bytes(int descriptor);
 
-/// Fills such memory from its start.
+/// Writes the bytes to the start of memory from sealed_memory().
 void write_memory(int descriptor, std::span<const std::byte> bytes);
 
-/// A file in memory without a name, to be written by a child and read by its parent.
+/// Returns a file in memory without a name, which a child writes and its parent reads.
 Fd memory_file(const char* name);
 std::size_t memory_file_bytes(int descriptor);
-/// What is written next goes to its start again.
+/// Empties the file; the next write goes to its start.
 void clear_memory_file(int descriptor);
-/// From its start, whatever was written, up to a limit.
+/// Returns the file's content from its start, at most bytes_max of it.
 std::string read_memory_file(int descriptor, std::size_t bytes_max);
 
-/// A moment's rest for a processor that looks at the same memory again and again.
+/// Tells the processor that this thread spins, reading the same memory again and again.
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -120,34 +124,35 @@ inline void pause() {
   asm volatile("yield");
 #endif
 }
-/// A signal ends it early.
+/// Sleeps. A signal ends the sleep early.
 void sleep_ns(std::int64_t duration);
-/// Lets another process run here, if one is waiting for this core.
+/// Lets another process run on this core, if one is waiting for it.
 void yield();
 int usable_cpus();
 std::vector<int> usable_cpu_list();
-/// This thread, and those that it starts, run on those of the CPUs that are usable; returns which. If none is, nothing
-/// changes.
+/// Restricts this thread, and the threads that it starts later, to those of the wanted CPUs that this process may use.
+/// Returns these CPUs. If there are none, changes nothing.
 std::vector<int> pin_to_cpus(const std::vector<int>& wanted);
 int thread_count();
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 std::int64_t time_of_day_ns();
+/// Returns the first 32 KiB of a file; empty if it cannot be read.
 std::string read_small_file(const char* path);
-/// How many characters fit in a line of the terminal; 0 if it is not known, or the descriptor is not a terminal.
+/// Returns how many characters fit into a line of the terminal; 0 if that is not known, or if it is not a terminal.
 std::size_t terminal_columns(int descriptor);
 struct Room {
   std::uint64_t total_bytes = 0, free_bytes = 0;
 };
-/// Of the file system that a path is on; nothing if there is no such path.
+/// Returns the space of the file system that a path is on; zeros if there is no such path.
 Room room_at(const char* path);
 
-/// As many descriptors as the system allows; returns how many were allowed before.
+/// Allows this process as many descriptors as the system permits. Returns how many were allowed before.
 std::uint64_t raise_descriptor_limit();
 std::uint64_t descriptor_limit();
-/// Of memory that may be locked, in bytes; UINT64_MAX: no limit.
+/// Returns how many bytes of memory may be locked; UINT64_MAX if there is no limit.
 std::uint64_t locked_memory_limit();
 void set_descriptor_limit(std::uint64_t limit);
-/// Changes this process's environment. Not while other threads read it.
+/// Changes this process's environment. No other thread may read the environment meanwhile.
 void set_environment(const std::string& name, const std::string& value);
 void remove_from_environment(const std::string& name);
 

@@ -35,7 +35,7 @@ std::string text_in(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// While it lives, a signal comes again and again, and does nothing but to interrupt.
+// As long as this object lives, a signal interrupts this process again and again. Its handler does nothing.
 class Interrupting {
  public:
   Interrupting() {
@@ -61,7 +61,7 @@ class Interrupting {
 
 // Sockets and pipes.
 
-TEST_CASE("bytes move through a socket pair; nothing there, and the end, are values") {
+TEST_CASE("bytes move through a socket pair; would_block and closed are values") {
   auto [here, there] = system::socket_pair();
   CHECK(system::is_unix_socket(here.get()));
   CHECK((fcntl(here.get(), F_GETFD) & FD_CLOEXEC) != 0);
@@ -80,7 +80,7 @@ TEST_CASE("bytes move through a socket pair; nothing there, and the end, are val
   CHECK(refused.error_number == EPIPE);
 }
 
-TEST_CASE("a full socket would block, and takes pieces as one stretch of bytes") {
+TEST_CASE("a full socket would block, and sends pieces as one sequence of bytes") {
   auto [here, there] = system::socket_pair();
   std::string first = "ab", second = "cde";
   const std::array<iovec, 2> pieces{{{first.data(), first.size()}, {second.data(), second.size()}}};
@@ -94,7 +94,7 @@ TEST_CASE("a full socket would block, and takes pieces as one stretch of bytes")
   CHECK(send_text(here.get(), much).outcome == Outcome::would_block);
 }
 
-TEST_CASE("descriptors travel with the bytes, and arrive as owned ones") {
+TEST_CASE("descriptors travel with the bytes, and arrive with an owner") {
   auto [here, there] = system::socket_pair();
   auto [read_end, write_end] = system::make_pipe();
   const std::array<int, 1> sent{write_end.get()};
@@ -127,7 +127,7 @@ TEST_CASE("a descriptor for which the process has no room is an error with the r
   CHECK(end.exit_code == 0);
 }
 
-TEST_CASE("what is no socket, or not open, is an error") {
+TEST_CASE("a descriptor that is not a socket, or not open, is an error") {
   std::array<std::byte, 1> room{};
   CHECK_THROWS_AS((void)system::receive(-1, room, system::Block::no, nullptr), SystemError);
   CHECK_THROWS_AS((void)send_text(-1, "x"), SystemError);
@@ -157,7 +157,7 @@ TEST_CASE("an empty room to receive into, or nothing to send, is our bug") {
   }
 }
 
-TEST_CASE("all of it is sent and received, however many times that takes; a peer that is gone ends it") {
+TEST_CASE("send_all and receive_all move all bytes, and throw if the peer has closed") {
   auto [here, there] = system::socket_pair();
   const std::string much(1 << 20, 'm');
   std::thread writer([&much, socket = here.get()] { system::send_all(socket, much); });
@@ -170,7 +170,7 @@ TEST_CASE("all of it is sent and received, however many times that takes; a peer
   CHECK_THROWS_AS(system::send_all(there.get(), "x"), EndOfStream);
 }
 
-TEST_CASE("shutting a socket down wakes who waits at either end") {
+TEST_CASE("shutting a socket down wakes the waits at both ends") {
   auto [here, there] = system::socket_pair();
   system::shut_down(here.get());
   std::array<std::byte, 1> room{};
@@ -178,14 +178,14 @@ TEST_CASE("shutting a socket down wakes who waits at either end") {
   CHECK(system::receive(there.get(), room, system::Block::yes, nullptr).outcome == Outcome::closed);
 }
 
-TEST_CASE("a blocking receive gives up after the time that was set") {
+TEST_CASE("a blocking receive returns after the time-out that was set") {
   const auto [here, there] = system::socket_pair();
   system::set_receive_timeout_ms(here.get(), 1);
   std::array<std::byte, 1> room{};
   CHECK(system::receive(here.get(), room, system::Block::yes, nullptr).outcome == Outcome::would_block);
 }
 
-TEST_CASE("a pipe has an end to read and an end to write, and tells of its end") {
+TEST_CASE("a pipe has an end to read and an end to write, and closing one shows at the other") {
   auto [here, there] = system::make_pipe();
   CHECK(system::write_some(there.get(), "text").bytes == 4);
   std::array<std::byte, 16> room{};
@@ -204,7 +204,7 @@ TEST_CASE("a descriptor can be duplicated, and can take the place of another") {
   const Fd null = system::open_null();
   CHECK(system::write_some(null.get(), "vanishes").bytes == 8);
   system::replace_descriptor(there.get(), null.get());
-  CHECK((fcntl(null.get(), F_GETFD) & FD_CLOEXEC) == 0);  // for the programs that it runs
+  CHECK((fcntl(null.get(), F_GETFD) & FD_CLOEXEC) == 0);  // the programs that this process runs have it too
   CHECK(system::write_some(null.get(), "x").bytes == 1);
   std::array<std::byte, 16> room{};
   CHECK(system::read_some(here.get(), room).bytes == 1);
@@ -225,7 +225,7 @@ TEST_CASE("waiting for a descriptor: ready, too late, interrupted, impossible") 
   CHECK((system::poll_one(here.get(), POLLIN, 60'000) & POLLIN) != 0);
 }
 
-TEST_CASE("an epoll set gives the tags of what is ready, until it is removed") {
+TEST_CASE("an epoll set returns the tags of ready descriptors until they are removed") {
   const auto [here, there] = system::make_pipe();
   system::Epoll epoll;
   int first = 0, second = 0;
@@ -236,7 +236,7 @@ TEST_CASE("an epoll set gives the tags of what is ready, until it is removed") {
   CHECK(system::write_some(there.get(), "x").bytes == 1);
   CHECK(epoll.wait(ready, 60'000));
   CHECK(ready == std::vector<void*>{&first});
-  epoll.add(here.get(), &second);  // again: with another tag
+  epoll.add(here.get(), &second);  // the second add() replaces the tag
   CHECK(epoll.wait(ready, 60'000));
   CHECK(ready == std::vector<void*>{&first, &second});  // appended
   epoll.remove(here.get());
@@ -253,12 +253,12 @@ TEST_CASE("a sleep takes its time, and a signal ends it early") {
   system::sleep_ns(2'000'000);
   CHECK(now_ns() - begun >= 2'000'000);
   const Interrupting often;
-  system::sleep_ns(60'000'000'000);  // the test would run out of time
+  system::sleep_ns(60'000'000'000);  // longer than the test's time-out
 }
 
 // Memory.
 
-TEST_CASE("sealed memory has its size for good, and its contents are shared") {
+TEST_CASE("sealed memory never changes its size, and its content is shared") {
   const Fd memory = system::sealed_memory("miniray-test", 8192);
   REQUIRE(memory.valid());
   CHECK(system::sealed_memory_bytes(memory.get()) == 8192);
@@ -269,7 +269,7 @@ TEST_CASE("sealed memory has its size for good, and its contents are shared") {
   CHECK(other.bytes()[8191] == std::byte{7});
 }
 
-TEST_CASE("memory that could shrink under its reader counts for nothing, and so does what is no memory") {
+TEST_CASE("the size of memory that is not sealed, and of other files, is 0") {
   const Fd file = system::memory_file("miniray-test");
   REQUIRE(ftruncate(file.get(), 4096) == 0);
   CHECK(system::sealed_memory_bytes(file.get()) == 0);
@@ -278,7 +278,7 @@ TEST_CASE("memory that could shrink under its reader counts for nothing, and so 
   CHECK(system::sealed_memory_bytes(-1) == 0);
 }
 
-TEST_CASE("memory for which there is no room is an answer and no error; a mapping of nothing is an error") {
+TEST_CASE("sealed memory without room is an invalid Fd; a mapping of nothing is an error") {
   CHECK(end_of_child([] {
           signal(SIGXFSZ, SIG_IGN);
           const rlimit small{4096, 4096};
@@ -289,7 +289,7 @@ TEST_CASE("memory for which there is no room is an answer and no error; a mappin
   CHECK_THROWS_AS(system::Mapping(-1, 4096), SystemError);
 }
 
-TEST_CASE("a private copy sees what is there, and keeps what is written to it for itself") {
+TEST_CASE("a private copy begins with the memory's content, and writes to it stay private") {
   const Fd memory = system::sealed_memory("miniray-test", 4096);
   const std::array<std::byte, 2> content{std::byte{1}, std::byte{2}};
   system::write_memory(memory.get(), content);
@@ -299,7 +299,7 @@ TEST_CASE("a private copy sees what is there, and keeps what is written to it fo
   CHECK(shared.bytes()[1] == std::byte{2});
 }
 
-TEST_CASE("a shared mapping can be made private where it is") {
+TEST_CASE("a shared mapping can be made private at the same address") {
   const Fd memory = system::sealed_memory("miniray-test", 4096);
   const system::Mapping shared(memory.get(), 4096);
   system::Mapping own(memory.get(), 4096);
@@ -341,11 +341,11 @@ TEST_CASE("a file in memory is read from its start up to a limit, and can be emp
 
 // The machine and the process.
 
-TEST_CASE("a thread is pinned to those CPUs that it may use, and to none if it may use none of them") {
+TEST_CASE("a thread is pinned to the wanted CPUs that it may use, and stays unpinned if there are none") {
   const std::vector<int> usable = system::usable_cpu_list();
   REQUIRE_FALSE(usable.empty());
   CHECK(system::usable_cpus() == static_cast<int>(usable.size()));
-  std::thread([&] {  // which changes nobody else's
+  std::thread([&] {  // a thread of its own, so that the other tests keep their CPUs
     CHECK(system::pin_to_cpus({1000, 2000}).empty());
     CHECK(system::pin_to_cpus({-1}).empty());
     CHECK(system::usable_cpu_list() == usable);
@@ -371,14 +371,14 @@ TEST_CASE("threads are counted" * doctest::skip(under_tsan)) {
         }).exit_code == 0);
 }
 
-TEST_CASE("the time of day is that of the clock on the wall") {
+TEST_CASE("the time of day agrees with the system's clock") {
   const std::int64_t before = time(nullptr);
   const std::int64_t now_s = system::time_of_day_ns() / 1'000'000'000;
   CHECK(now_s >= before - 1);
   CHECK(now_s <= time(nullptr) + 1);
 }
 
-TEST_CASE("files, folders and terminals that are not there") {
+TEST_CASE("files, folders and terminals that do not exist") {
   CHECK(system::read_small_file("/no/such/file").empty());
   CHECK(system::read_small_file("/proc/self/comm").ends_with('\n'));
   const Fd null = system::open_null();
@@ -405,7 +405,7 @@ TEST_CASE("a private folder is for its owner alone, and must be new") {
   std::filesystem::remove(path);
 }
 
-TEST_CASE("the limit on descriptors is raised as far as it may be, and put back") {
+TEST_CASE("the limit on descriptors is raised to its maximum, and restored") {
   CHECK(end_of_child([] {
           const std::uint64_t most = [] {
             rlimit limit{};

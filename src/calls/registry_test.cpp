@@ -163,7 +163,7 @@ TEST_CASE("arguments that do not fit are named") {
                     "mean takes (list of double, int), and [1] of argument 1 is a string: \"x\"");
   CHECK_THROWS_WITH(
       (void)call(functions, "mirror", {{{"x", 1}}}),
-      "mirror takes (Point), and argument 1 cannot be converted: there is no key \"y\" in the message; it has \"x\"");
+      "mirror takes (Point), and argument 1 cannot be converted: the message has no key \"y\"; its keys: \"x\"");
   CHECK_THROWS_WITH_AS((void)functions.function("sqare"),
                        "there is no function \"sqare\" here; those that are registered: mean, mirror, now, square",
                        UsageError);

@@ -42,7 +42,7 @@ std::string random_string(std::size_t bytes) {
   return text;
 }
 
-// Takes as long wherever the first difference is.
+// The time that it takes does not show where the first difference is.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
@@ -61,7 +61,7 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at) {
 }
 
 std::string versions_differ(std::uint32_t theirs) {
-  return "it speaks version " + std::to_string(theirs) + " of MiniRay's protocol, and this side version " +
+  return "it speaks version " + std::to_string(theirs) + " of MiniRay's protocol, and this side speaks version " +
          std::to_string(protocol_version) + ": install the same MiniRay on both machines";
 }
 
@@ -76,7 +76,8 @@ std::string make_key_file(const std::filesystem::path& path) {
   std::filesystem::create_directories(path.parent_path(), failure);
   if (!failure) std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all, failure);
   if (failure) throw SystemError("make the folder " + path.parent_path().string() + " for the key", failure.value());
-  // Written beside and linked into place, so that two programs that start together agree on one key.
+  // The key is written to another file and linked into place: of two programs that start together, the first one's link
+  // succeeds, and both use its key.
   const std::string beside = path.string() + "." + random_hex(8);
   const int number = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (number < 0) throw SystemError("make the key file " + path.string(), errno);
@@ -84,7 +85,7 @@ std::string make_key_file(const std::filesystem::path& path) {
   const bool written = write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = errno;
   [[maybe_unused]] const int linked =
-      written ? link(beside.c_str(), path.c_str()) : 0;  // another's, made first, counts
+      written ? link(beside.c_str(), path.c_str()) : 0;  // fails if another program was first
   unlink(beside.c_str());
   if (!written) throw SystemError("write the key file " + path.string(), error);
   return system::read_small_file(path.c_str());
@@ -175,13 +176,14 @@ void Handshake::expect(Step step, std::size_t bytes) {
   input_.clear();
 }
 
-void Handshake::refuse(Refusal refusal, std::string complaint) {
+void Handshake::refuse(Refusal refusal, std::string error_text) {
   refusal_ = refusal;
-  complaint_ = std::move(complaint);
+  error_text_ = std::move(error_text);
   expect(Step::failed, 0);
 }
 
-// Bound to both nonces and to the side that gives it, so that nobody can answer with what was heard elsewhere.
+// A proof depends on both nonces and on the side that sends it, so that a recorded proof of another connection, or the
+// peer's own proof sent back, is worthless.
 std::string Handshake::proof(std::string_view label) const {
   br_hmac_key_context key;
   br_hmac_key_init(&key, &br_sha256_vtable, key_.get().data(), key_.get().size());
@@ -198,7 +200,7 @@ void Handshake::feed(std::string_view arrived) {
   MINIRAY_CHECK(arrived.size() <= wanted(), arrived.size(), wanted());
   begun_ = begun_ || !arrived.empty();
   input_ += arrived;
-  // What is no hello at all is seen at its first bytes.
+  // A peer that speaks another protocol is refused at its first bytes, even if it never sends a whole hello.
   if (step_ == Step::client_hello && !client_magic.starts_with(input_.substr(0, client_magic.size())))
     return refuse(Refusal::other_version, "it does not speak MiniRay's protocol");
   if (wanted() > 0) return;
@@ -234,7 +236,7 @@ void Handshake::client_hello_arrived() {
 
 void Handshake::server_hello_head_arrived() {
   if (!input_.starts_with(server_magic))
-    return refuse(Refusal::other_version, "what listens there is no MiniRay worker server");
+    return refuse(Refusal::other_version, "the program that listens there is not a MiniRay worker server");
   const std::uint32_t theirs = number_at(input_, server_magic.size());
   const auto refusal = static_cast<Refusal>(number_at(input_, server_magic.size() + 4));
   if (theirs != protocol_version || refusal == Refusal::other_version)

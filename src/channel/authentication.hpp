@@ -1,5 +1,6 @@
-// Two ends of a connection prove to each other that they hold the same key, before either reads anything else. Knows
-// only bytes, no sockets: docs/wire_format.md is the grammar. The key itself never travels and is in no error text.
+// The two ends of a connection prove to each other that they have the same key before they read anything else. This
+// code handles bytes, not sockets; docs/wire_format.md is the grammar. The key is never sent, and no error text
+// contains it.
 #pragma once
 
 #include <array>
@@ -18,12 +19,13 @@ class Key {
   static constexpr std::size_t bytes = 32;
 
   static Key random();
-  /// 64 hexadecimal digits. Throws UsageError that does not repeat them.
+  /// Parses 64 hexadecimal digits, which come from `where`. Throws UsageError, whose text does not contain the digits.
   static Key from_hex(std::string_view text, const std::string& where);
-  /// MINIRAY_KEY, or ~/.miniray/key, which is made on first use. Throws UsageError if others could read the file.
+  /// Returns the key in MINIRAY_KEY, or in ~/.miniray/key, which the first call creates. Throws UsageError if other
+  /// users could read the file.
   static Key of_user();
   [[nodiscard]] std::string hex() const;
-  /// Where it was found, for errors: MINIRAY_KEY, a file, an argument; empty if it was made here.
+  /// Returns where the key comes from, for errors: MINIRAY_KEY, a file or an argument; empty for a random key.
   [[nodiscard]] const std::string& origin() const { return origin_; }
   [[nodiscard]] std::span<const unsigned char> get() const { return data_; }
 
@@ -34,30 +36,33 @@ class Key {
 
 std::string random_hex(std::size_t bytes);
 std::string to_hex(std::span<const unsigned char> bytes);
-/// SHA-256, in hexadecimal digits.
+/// Returns the SHA-256 hash in hexadecimal digits.
 std::string content_hash(std::string_view content);
 
 inline constexpr std::uint32_t protocol_version = 2;
 
-/// Why a hello is answered with no.
+/// Why an end refuses the other.
 enum class Refusal : std::uint32_t { none = 0, other_version = 1, wrong_key = 2, too_many = 3 };
 
-/// One end of the proof. Feed it what arrives, send what it says, until it is done or has failed.
+/// One end of the proof. The caller feeds it the bytes that arrive and sends the bytes that take_output() returns,
+/// until done() is true or refusal() is set. Input is untrusted.
 class Handshake {
  public:
   enum class Role : std::uint8_t { client, server };
   Handshake(Role role, const Key& key);
 
-  /// What is to be sent now; taken once.
+  /// Returns the bytes to send now, and drops them.
   [[nodiscard]] std::string take_output() { return std::exchange(output_, {}); }
-  /// How many bytes it waits for: never more than the peer must send, so nothing of what follows is read too early.
+  /// Returns how many bytes to read next. It is never more than the peer must send, so that the caller does not read
+  /// bytes that come after the handshake.
   [[nodiscard]] std::size_t wanted() const { return expected_ - input_.size(); }
   void feed(std::string_view arrived);
   [[nodiscard]] bool done() const { return step_ == Step::done; }
-  /// Set if the peer must not be talked to.
+  /// Returns the reason if the handshake has failed. The connection must then be closed.
   [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
-  /// For people: what is wrong, and what to do.
-  [[nodiscard]] const std::string& complaint() const { return complaint_; }
+  /// Returns the cause and the cure of a failure, for people.
+  [[nodiscard]] const std::string& error_text() const { return error_text_; }
+  /// Returns whether the peer has sent anything.
   [[nodiscard]] bool begun() const { return begun_; }
 
  private:
@@ -67,7 +72,7 @@ class Handshake {
   void server_hello_head_arrived();
   void server_hello_rest_arrived();
   void client_proof_arrived();
-  void refuse(Refusal refusal, std::string complaint);
+  void refuse(Refusal refusal, std::string error_text);
   [[nodiscard]] std::string proof(std::string_view label) const;
 
   Key key_;
@@ -77,7 +82,7 @@ class Handshake {
   std::string input_, output_;
   std::string client_nonce_, server_nonce_;
   std::optional<Refusal> refusal_;
-  std::string complaint_;
+  std::string error_text_;
 };
 
 }  // namespace miniray

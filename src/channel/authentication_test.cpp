@@ -21,7 +21,7 @@ constexpr std::size_t client_hello_bytes = 44, server_hello_bytes = 80, proof_by
 Handshake client_of(const Key& key) { return {Role::client, key}; }
 Handshake server_of(const Key& key) { return {Role::server, key}; }
 
-// In pieces, never more than is wanted; returns what was not wanted.
+// Feeds bytes in pieces, never more than wanted(). Returns the bytes that were not wanted.
 std::string deliver(Handshake& to, std::string bytes, std::size_t piece = SIZE_MAX) {
   while (!bytes.empty() && to.wanted() > 0) {
     const std::size_t size = std::min({piece, to.wanted(), bytes.size()});
@@ -31,18 +31,18 @@ std::string deliver(Handshake& to, std::string bytes, std::size_t piece = SIZE_M
   return bytes;
 }
 
-// Until both have nothing more to say.
+// Passes bytes between the two ends until both have nothing more to send.
 void converse(Handshake& client, Handshake& server, std::size_t piece = SIZE_MAX) {
   for (int turn = 0; turn < 4; ++turn) {
     CHECK(deliver(server, client.take_output(), piece).empty());
-    if (client.refusal()) return;  // then the rest of a hello may be left
+    if (client.refusal()) return;  // the rest of a hello may be unread
     (void)deliver(client, server.take_output(), piece);
   }
 }
 
 std::string number(std::uint32_t value) { return {reinterpret_cast<const char*>(&value), sizeof(value)}; }
 
-// A variable of the environment for as long as the scope, and what was there before afterwards.
+// Sets a variable of the environment, and restores it at the end of the scope.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(name) {
@@ -80,19 +80,19 @@ mode_t mode_of(const std::filesystem::path& path) {
 }
 
 template <class Call>
-std::string complaint_of(Call call) {
+std::string error_of(Call call) {
   try {
     call();
   } catch (const UsageError& error) {
     return error.what();
   }
-  FAIL("no complaint");
+  FAIL("no error");
   return {};
 }
 
 }  // namespace
 
-TEST_CASE("two ends with one key agree, whatever the pieces") {
+TEST_CASE("two ends with one key agree, however their bytes are split") {
   for (const std::size_t piece : {SIZE_MAX, std::size_t{1}, std::size_t{7}}) {
     const Key key = Key::random();
     Handshake client = client_of(key), server = server_of(key);
@@ -108,7 +108,7 @@ TEST_CASE("two ends with one key agree, whatever the pieces") {
   }
 }
 
-TEST_CASE("the hellos are what docs/wire_format.md says") {
+TEST_CASE("the hellos are those of docs/wire_format.md") {
   const Key key = Key::random();
   Handshake client = client_of(key), server = server_of(key);
   const std::string hello = client.take_output();
@@ -122,7 +122,7 @@ TEST_CASE("the hellos are what docs/wire_format.md says") {
   CHECK(answer.starts_with("MiniRay!" + number(protocol_version) + number(0)));
   CHECK(deliver(client, answer).empty());
   CHECK(client.take_output().size() == proof_bytes);
-  CHECK(client_of(key).take_output() != hello);  // nobody says the same nonce twice
+  CHECK(client_of(key).take_output() != hello);  // a nonce is never used twice
 }
 
 TEST_CASE("an end never wants more than its peer must send next") {
@@ -153,7 +153,7 @@ TEST_CASE("the client notices that the server has another key, and gives no proo
   Handshake client = client_of(Key::random()), server = server_of(Key::random());
   converse(client, server);
   CHECK(client.refusal() == Refusal::wrong_key);
-  CHECK(client.complaint().find("MINIRAY_KEY") != std::string::npos);
+  CHECK(client.error_text().find("MINIRAY_KEY") != std::string::npos);
   CHECK(client.take_output().empty());
   CHECK_FALSE(client.done());
   CHECK_FALSE(server.done());
@@ -164,7 +164,7 @@ TEST_CASE("the server notices that the client has another key") {
   server.feed(client.take_output());
   server.feed(std::string(proof_bytes, 'x'));
   CHECK(server.refusal() == Refusal::wrong_key);
-  CHECK(server.complaint().find("~/.miniray/key") != std::string::npos);
+  CHECK(server.error_text().find("~/.miniray/key") != std::string::npos);
   CHECK_FALSE(server.done());
   CHECK(server.wanted() == 0);
 }
@@ -182,19 +182,19 @@ TEST_CASE("a proof that differs in any one bit is wrong") {
   }
 }
 
-TEST_CASE("another version is told to both sides") {
+TEST_CASE("both sides report another version") {
   for (const std::uint32_t version : {0U, 1U, 3U, 0xffffffffU}) {
     Handshake server = server_of(Key::random());
     server.feed("MiniRay?" + number(version) + std::string(nonce_bytes, 'n'));
     CHECK(server.refusal() == Refusal::other_version);
-    CHECK(server.complaint().find("version " + std::to_string(version)) != std::string::npos);
-    // The refusal is all that a client of another version gets: neither nonce nor proof.
+    CHECK(server.error_text().find("version " + std::to_string(version)) != std::string::npos);
+    // A client of another version gets the refusal, but neither nonce nor proof.
     CHECK(server.take_output() == "MiniRay!" + number(protocol_version) + number(1));
   }
   Handshake refused = client_of(Key::random());
   refused.feed("MiniRay!" + number(7) + number(1));
   CHECK(refused.refusal() == Refusal::other_version);
-  CHECK(refused.complaint().find("version 7") != std::string::npos);
+  CHECK(refused.error_text().find("version 7") != std::string::npos);
   Handshake unrefused = client_of(Key::random());
   unrefused.feed("MiniRay!" + number(7) + number(0));
   CHECK(unrefused.refusal() == Refusal::other_version);
@@ -204,25 +204,25 @@ TEST_CASE("a server that is too busy says so") {
   Handshake client = client_of(Key::random());
   client.feed("MiniRay!" + number(protocol_version) + number(3));
   CHECK(client.refusal() == Refusal::too_many);
-  CHECK(client.complaint().find("Try again later") != std::string::npos);
+  CHECK(client.error_text().find("Try again later") != std::string::npos);
 }
 
-TEST_CASE("garbage is seen at its first bytes") {
+TEST_CASE("another protocol is refused at its first bytes") {
   for (const std::string garbage : {"GET / HTTP/1.1\r\n", "MR", "MiniRay!", "\x16\x03\x01", "miniray?", "MiniRayX"}) {
     CAPTURE(garbage);
     Handshake server = server_of(Key::random());
     CHECK(deliver(server, garbage, 1).size() < garbage.size());
     CHECK(server.refusal() == Refusal::other_version);
-    CHECK(server.complaint() == "it does not speak MiniRay's protocol");
-    CHECK(server.take_output().empty());  // strangers are told nothing
+    CHECK(server.error_text() == "it does not speak MiniRay's protocol");
+    CHECK(server.take_output().empty());  // the server sends nothing to such a peer
   }
   Handshake client = client_of(Key::random());
   CHECK(deliver(client, "HTTP/1.1 400 Bad Request\r\n").size() == 10);
   CHECK(client.refusal() == Refusal::other_version);
-  CHECK(client.complaint() == "what listens there is no MiniRay worker server");
+  CHECK(client.error_text() == "the program that listens there is not a MiniRay worker server");
 }
 
-TEST_CASE("a server's own proof, sent back, is no client's proof") {
+TEST_CASE("a server's own proof, sent back to it, is not a client's proof") {
   const Key key = Key::random();
   Handshake client = client_of(key), server = server_of(key);
   server.feed(client.take_output());
@@ -230,7 +230,7 @@ TEST_CASE("a server's own proof, sent back, is no client's proof") {
   CHECK(server.refusal() == Refusal::wrong_key);
 }
 
-TEST_CASE("a proof heard in another conversation is worth nothing") {
+TEST_CASE("a proof recorded in another conversation is refused") {
   const Key key = Key::random();
   Handshake client = client_of(key), first = server_of(key), second = server_of(key);
   const std::string hello = client.take_output();
@@ -238,7 +238,7 @@ TEST_CASE("a proof heard in another conversation is worth nothing") {
   const std::string heard_of_server = first.take_output();
   CHECK(deliver(client, heard_of_server).empty());
   const std::string heard_of_client = client.take_output();
-  second.feed(hello);  // the same nonce as before, and so it would be the same proof, but for the server's
+  second.feed(hello);  // the client's nonce is the same, but the server's is not, so the proof differs
   second.feed(heard_of_client);
   CHECK(second.refusal() == Refusal::wrong_key);
   Handshake other = client_of(key);
@@ -248,14 +248,14 @@ TEST_CASE("a proof heard in another conversation is worth nothing") {
   CHECK(first.done());
 }
 
-TEST_CASE("a client's hello, sent back, is no server's") {
+TEST_CASE("a client's hello, sent back to it, is not a server's") {
   const Key key = Key::random();
   Handshake client = client_of(key);
   (void)deliver(client, client.take_output());
   CHECK(client.refusal() == Refusal::other_version);
 }
 
-TEST_CASE("a key is 64 hexadecimal digits, and is never repeated in a complaint") {
+TEST_CASE("a key is 64 hexadecimal digits, and no error text contains it") {
   const Key key = Key::random();
   CHECK(key.hex().size() == 64);
   CHECK(Key::from_hex(key.hex(), "a test").hex() == key.hex());
@@ -267,18 +267,18 @@ TEST_CASE("a key is 64 hexadecimal digits, and is never repeated in a complaint"
   const std::string digits(62, 'a');
   for (const std::string& wrong : {std::string(), digits, digits + "b", digits + "bcd", digits + "xy", digits + "0x",
                                    digits + " b", "0x" + digits, digits + "\xc3\xa9", " " + digits + "b"}) {
-    const std::string complaint = complaint_of([&] { (void)Key::from_hex(wrong, "a test"); });
-    CHECK(complaint.starts_with("the key in a test must be 64 hexadecimal digits"));
-    CHECK(complaint.find("aaaa") == std::string::npos);
+    const std::string text = error_of([&] { (void)Key::from_hex(wrong, "a test"); });
+    CHECK(text.starts_with("the key in a test must be 64 hexadecimal digits"));
+    CHECK(text.find("aaaa") == std::string::npos);
   }
 }
 
-TEST_CASE("a hash is SHA-256's") {
+TEST_CASE("a content hash is SHA-256") {
   CHECK(content_hash("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(content_hash("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST_CASE("the key file is made on first use, for its owner alone") {
+TEST_CASE("the first use makes a key file that only its owner may read") {
   const TemporaryHome home;
   std::filesystem::create_directory(home.path / ".miniray");
   std::filesystem::permissions(home.path / ".miniray", std::filesystem::perms(0755));
@@ -289,32 +289,32 @@ TEST_CASE("the key file is made on first use, for its owner alone") {
   CHECK(mode_of(home.path / ".miniray") == 0700);
   CHECK(Key::of_user().hex() == made.hex());
   const std::filesystem::directory_iterator folder(home.path / ".miniray");
-  CHECK(std::distance(begin(folder), end(folder)) == 1);  // nothing beside it is left
+  CHECK(std::distance(begin(folder), end(folder)) == 1);  // the temporary file is gone
 }
 
-TEST_CASE("a key file that others can read is no secret, and is refused") {
+TEST_CASE("a key file that other users can read is refused") {
   const TemporaryHome home;
   const std::string key = Key::of_user().hex();
   for (const int mode : {0640, 0604, 0620, 0666}) {
     std::filesystem::permissions(home.key_file, std::filesystem::perms(mode));
-    const std::string complaint = complaint_of([] { (void)Key::of_user(); });
-    CHECK(complaint.find("rm " + home.key_file.string()) != std::string::npos);
-    CHECK(complaint.find(key) == std::string::npos);
+    const std::string text = error_of([] { (void)Key::of_user(); });
+    CHECK(text.find("rm " + home.key_file.string()) != std::string::npos);
+    CHECK(text.find(key) == std::string::npos);
   }
   std::filesystem::permissions(home.key_file, std::filesystem::perms(0600));
   CHECK(Key::of_user().hex() == key);
 }
 
-TEST_CASE("a key file with something else in it is named, and not repeated") {
+TEST_CASE("the error for a key file with other content names the file, and not its content") {
   const TemporaryHome home;
   (void)Key::of_user();
   std::ofstream(home.key_file) << "secret but short\n";
-  const std::string complaint = complaint_of([] { (void)Key::of_user(); });
-  CHECK(complaint.find(home.key_file.string()) != std::string::npos);
-  CHECK(complaint.find("secret but short") == std::string::npos);
+  const std::string text = error_of([] { (void)Key::of_user(); });
+  CHECK(text.find(home.key_file.string()) != std::string::npos);
+  CHECK(text.find("secret but short") == std::string::npos);
 }
 
-TEST_CASE("MINIRAY_KEY wins over the file, and then none is made") {
+TEST_CASE("MINIRAY_KEY takes precedence over the file, which is then not made") {
   const TemporaryHome home;
   const std::string key(64, 'c');
   {
@@ -327,16 +327,16 @@ TEST_CASE("MINIRAY_KEY wins over the file, and then none is made") {
   const Setting setting("MINIRAY_KEY", key.c_str());
   CHECK(Key::of_user().hex() == key);
   const Setting wrong("MINIRAY_KEY", "abcabcabc");
-  const std::string complaint = complaint_of([] { (void)Key::of_user(); });
-  CHECK(complaint.find("the key in MINIRAY_KEY") != std::string::npos);
-  CHECK(complaint.find("abcabcabc") == std::string::npos);
+  const std::string text = error_of([] { (void)Key::of_user(); });
+  CHECK(text.find("the key in MINIRAY_KEY") != std::string::npos);
+  CHECK(text.find("abcabcabc") == std::string::npos);
 }
 
-TEST_CASE("without a home there is advice, not a crash") {
+TEST_CASE("without HOME the error says what to set") {
   const TemporaryHome home;
   {
     const Setting nowhere("HOME", nullptr);
-    CHECK(complaint_of([] { (void)Key::of_user(); }).find("neither MINIRAY_KEY nor HOME") != std::string::npos);
+    CHECK(error_of([] { (void)Key::of_user(); }).find("neither MINIRAY_KEY nor HOME") != std::string::npos);
   }
   const Setting no_folder("HOME", "/dev/null");
   CHECK_THROWS_WITH_AS((void)Key::of_user(), doctest::Contains("/dev/null/.miniray"), Error);

@@ -11,7 +11,8 @@ namespace miniray {
 namespace {
 
 Fd checked(int socket) {
-  if (socket < 0) throw UsageError("a channel needs a connected socket, not the descriptor " + std::to_string(socket));
+  if (socket < 0)
+    throw UsageError("cannot make a channel of descriptor " + std::to_string(socket) + "; give a connected socket");
   return Fd(socket);
 }
 

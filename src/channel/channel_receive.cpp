@@ -1,4 +1,5 @@
-// Receiving: bytes become frames as they come, frames become messages in the inbox, and a caller takes them from there.
+// The receiving half of a channel: bytes become frames as they arrive, frames become messages in the inbox, and callers
+// take messages from the inbox.
 #include "base/check.hpp"
 #include "channel/channel_state.hpp"
 #include "channel/trace.hpp"
@@ -11,16 +12,16 @@ namespace {
 std::uint32_t slot_number(const Frame& frame) {
   std::uint32_t number = 0;
   if (frame.body.size() != sizeof(number) || !frame.entries.empty())
-    throw ProtocolError("the peer sent a frame about shared memory that is not one");
+    throw ProtocolError("the peer sent a malformed frame about shared memory");
   std::memcpy(&number, frame.body.data(), sizeof(number));
   return number;
 }
 
 }  // namespace
 
-// After what cannot be made sense of, nothing later can be trusted either.
-void Channel::State::give_up() {
-  if (wait.set != nullptr) wait.set.load()->forget(*this);
+// Closes the socket after an error in the stream: nothing behind the error can be parsed. The inbox stays.
+void Channel::State::close_broken() {
+  if (wait.set != nullptr) wait.set.load()->drop(*this);
   socket.reset();
   reader_ = FrameReader(options.message_bytes_max);
   ring_in_.reset();
@@ -32,7 +33,7 @@ system::Transfer Channel::State::read_once(system::Block block) {
   try {
     return system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
   } catch (const SystemError&) {
-    give_up();
+    close_broken();
     throw;
   }
 }
@@ -49,7 +50,7 @@ bool Channel::State::fill(system::Block block) {
       interrupted();
       return false;
     case system::Transfer::Outcome::closed:
-      absorb_ring();  // what it wrote last
+      absorb_ring();  // the last frames of the peer may be in the ring
       ended_ = true;
       end_error_ = transfer.error_number;
       return true;
@@ -59,7 +60,7 @@ bool Channel::State::fill(system::Block block) {
   try {
     reader_.commit(transfer.bytes);
   } catch (...) {
-    give_up();
+    close_broken();
     throw;
   }
   absorb_frames();
@@ -70,18 +71,19 @@ void Channel::State::absorb_frames() {
   try {
     if (!reader_.has_frame()) return;
     do {
-      absorb_ring();  // what was written there before this frame was sent
+      absorb_ring();  // frames that the peer put into the ring before it sent this one
       Frame frame = reader_.take_frame();
       absorbed_bytes_ += frame.stream_bytes();
       absorb(std::move(frame));
     } while (reader_.has_frame());
-    absorb_ring();  // what had to wait for it: no other wake-up was sent for that
+    absorb_ring();  // frames of the ring that had to wait for this one; the peer sends no wake-up for them
   } catch (...) {
-    give_up();
+    close_broken();
     throw;
   }
 }
 
+// Asks for wake-ups before it looks, so that a frame which the peer puts later wakes this side.
 bool Channel::State::absorb_ring() {
   if (!ring_in_) return false;
   ring_in_->sleep();
@@ -92,13 +94,13 @@ bool Channel::State::absorb_ring() {
       any = true;
     }
   } catch (...) {
-    give_up();
+    close_broken();
     throw;
   }
   return any;
 }
 
-// The socket is looked at now and then: most of what comes to one who spins comes through the ring.
+// While it spins, it reads from the socket only now and then, because most frames then come through the ring.
 bool Channel::State::spin() {
   if (!ring_in_) return spin_.until([&] { return fill(system::Block::no); });
   constexpr int looks_per_yield = 20, yields_per_read = 4;
@@ -114,7 +116,7 @@ bool Channel::State::spin() {
     });
     return absorb_ring() || came;
   } catch (...) {
-    absorb_ring();  // nobody was told of what has come
+    absorb_ring();  // asks for wake-ups again: watch() has turned them off
     throw;
   }
 }
@@ -129,7 +131,8 @@ void Channel::State::absorb(Frame frame) {
   if (frame.head.kind == Message::Kind::unshare) return slots_in_.unshare(slot_number(frame));
   if (frame.head.kind == Message::Kind::bell) return;
   if (frame.head.kind == Message::Kind::ring) {
-    if (arrived_descriptors_.empty() || ring_in_) throw ProtocolError("the peer announced a ring that it did not send");
+    if (arrived_descriptors_.empty() || ring_in_)
+      throw ProtocolError("the peer announced a ring without a descriptor, or a second ring");
     ring_in_.emplace(std::move(arrived_descriptors_.front()));
     arrived_descriptors_.erase(arrived_descriptors_.begin());
     return;
@@ -150,27 +153,29 @@ void Channel::State::absorb(Frame frame) {
   if (message.kind == Message::Kind::drop) {
     dropped_.insert(message.head.number);
   } else if (message.kind == Message::Kind::keep) {
-    if (message.buffers.size() != 1) throw ProtocolError("the peer wants something kept that is not one buffer");
+    if (message.buffers.size() != 1) throw ProtocolError("the peer asked to keep something that is not one buffer");
     const Buffer kept = std::exchange(message.buffers, {}).front();
     kept_.keep(static_cast<std::uint64_t>(message.head.number), kept.bytes());
   } else if (message.kind == Message::Kind::forget) {
-    kept_.forget(static_cast<std::uint64_t>(message.head.number));
+    kept_.drop(static_cast<std::uint64_t>(message.head.number));
   } else {
     inbox_.add(std::move(message));
   }
 }
 
-// A buffer that is not in the frame.
+// Returns a buffer that is not in the frame itself.
 Buffer Channel::State::buffer_at(const BufferEntry& entry) {
   const std::uint64_t number = entry.place.number();
   if (entry.place.route() == BufferPlace::Route::kept) return kept_.take(number, entry.bytes);
   if (entry.place.route() == BufferPlace::Route::slot) return slots_in_.take(number, entry.bytes);
-  if (!options.supply) throw ProtocolError("the peer named a buffer of a worker server, and there is none here");
+  if (!options.supply)
+    throw ProtocolError("the peer named a buffer of a worker server, but no worker server started this process");
   return options.supply(number, entry.bytes);
 }
 
 bool Channel::State::was_dropped(std::int64_t call) {
-  // Short calls are many; one that is taken back within a moment of its beginning may begin all the same.
+  // A worker may have many short calls, so it does not read before each of them. A call that is dropped at the last
+  // moment may therefore still begin.
   if (const std::int64_t now = now_ns(); now - looked_for_drops_ns_ > limits::dropped_look_ns) {
     looked_for_drops_ns_ = now;
     pump();
@@ -200,11 +205,11 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
     if (events > 0 && (events & POLLOUT) != 0) flush_if_possible();
     if (events > 0) return;
   }
-  interrupted();  // or a slice is over, and a signal may have slipped by
+  interrupted();  // also after a slice without a signal, because a signal may have come just before the wait
   notice_gone_peer();
 }
 
-// The socket may not have told, or may not be able to.
+// The socket does not show every end: a host may be gone, or a child of the peer may hold the socket open.
 void Channel::State::notice_gone_peer() {
   if (ended_ || !options.peer_is_gone || !options.peer_is_gone()) return;
   while (fill(system::Block::no) && !ended_) {
@@ -217,7 +222,7 @@ void Channel::State::look_around() {
   notice_gone_peer();
 }
 
-// On the way to receiving: that the peer takes no more must not hide what it has sent.
+// Called by receives. If the peer reads no more, its last messages must still be received, so this does not throw.
 void Channel::State::flush_if_possible() {
   if (outbox_.empty() || !socket.valid()) return;
   try {
@@ -232,8 +237,8 @@ void Channel::State::require_front_fits(const ReceiveOptions& asked) const {
   const std::uint64_t bytes = inbox_.empty(asked.lane) ? reader_.announced_bytes() : inbox_.front(asked.lane).size();
   if (bytes > *asked.max_size)
     throw MessageTooLarge("the next message from " + options.peer + " has " + std::to_string(bytes) +
-                          " bytes, and recv was told to take " + std::to_string(*asked.max_size) +
-                          " at most. It is still there: call recv again with a larger max_size");
+                          " bytes, and max_size is " + std::to_string(*asked.max_size) +
+                          ". The message is kept: call recv again with a larger max_size");
 }
 
 Message Channel::State::take_front(Lane lane) {
@@ -259,7 +264,7 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
     }
     if (deadline.passed() && !arrived())
       throw TimeoutError("nothing arrived from " + options.peer + " within " + std::to_string(*asked.timeout_s) +
-                         " s; what comes later is not lost");
+                         " s; a message that arrives later is not lost");
     if (!inbox_.empty(asked.lane) || ended_ || spin()) continue;
     wait_for_more(deadline);
     spin_.woke();

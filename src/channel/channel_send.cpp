@@ -1,4 +1,5 @@
-// Sending: frames are gathered from the caller's memory; what cannot be finished is kept, so the stream stays in step.
+// The sending half of a channel: frames are gathered from the caller's memory. The channel keeps the rest of a frame
+// that a call could not finish, so that the next frame begins where the peer expects it.
 #include "base/check.hpp"
 #include "channel/channel_state.hpp"
 #include "channel/trace.hpp"
@@ -8,7 +9,7 @@
 namespace miniray {
 namespace {
 
-// A frame about shared memory has the slot's number for its body.
+// The body of a frame about shared memory is the number of a slot.
 void append_slot_frame(std::string& out, Message::Kind kind, std::uint32_t number) {
   FrameHead head;
   head.kind = kind;
@@ -71,13 +72,13 @@ bool Channel::State::write_some(Outgoing& outgoing) {
 }
 
 void Channel::State::fail_closed() {
-  while (!ended_ && fill(system::Block::no)) {  // what the peer said last is worth having
+  while (!ended_ && fill(system::Block::no)) {  // the last messages of the peer may say why it closed
   }
   fail_ended("send");
 }
 
-// One turn of a send that found no room: waits for some, and reads what arrives meanwhile, since the peer may be
-// waiting for just that.
+// Waits once for room in the socket, and reads what arrives meanwhile: the peer may itself be sending, and read nothing
+// until this side has read.
 void Channel::State::wait_for_room() {
   const int events = system::poll_one(socket.get(), POLLIN | POLLOUT, limits::wait_slice_ms);
   if (events <= 0) {
@@ -92,10 +93,9 @@ void Channel::State::wait_for_room() {
     return;
   }
   if ((events & POLLOUT) != 0) return;
-  throw InboxFull("cannot send to " + options.peer + ": it has sent " +
+  throw InboxFull("cannot send to " + options.peer + ": it reads nothing before its own messages are received, and " +
                   std::to_string(inbox_.bytes() + reader_.pending_bytes()) +
-                  " bytes that were not received here, which is all that the inbox may hold, and it takes no more "
-                  "until they are. Call recv() between sends, or raise inbox_bytes_max");
+                  " bytes of these fill the inbox. Call recv() between sends, or raise inbox_bytes_max");
 }
 
 bool Channel::State::write(Outgoing& outgoing, Patience patience) {
@@ -107,7 +107,7 @@ bool Channel::State::write(Outgoing& outgoing, Patience patience) {
   } catch (const EndOfStream&) {
     throw;
   } catch (...) {
-    if (outgoing.begun) keep_rest(outgoing);
+    if (outgoing.begun) keep_rest(outgoing);  // the peer has the beginning of the frame, and must get the rest
     throw;
   }
   return true;
@@ -130,7 +130,7 @@ bool Channel::State::flush(Patience patience) {
   reader_.set_hold_above(UINT64_MAX);
   absorb_frames();
   const bool flushed = flush_outbox(patience);
-  if (!flushed && peer_gone_) fail_ended("send");  // and its socket will never say so
+  if (!flushed && peer_gone_) fail_ended("send");  // the socket of such a peer never reports an error
   return flushed;
 }
 
@@ -170,7 +170,7 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
       entry.place = message.places[i];
       continue;
     }
-    // With an outbox the caller does not wait, and descriptors would pile up.
+    // While the outbox is not empty, the caller does not wait, and the descriptors of new slots would pile up.
     if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
       if (const std::uint32_t slot = slots_out_.place(buffer.bytes(), placement.shared, unshared); slot != 0)
         entry.place = BufferPlace::slot(slot);
@@ -181,7 +181,8 @@ Channel::State::Placement Channel::State::place_buffers(const Message& message) 
   return placement;
 }
 
-// Nothing of the message went out. The slots are free again; the peer still has to hear of them.
+// Called if no byte of the message was sent. The slots become free again, but they exist, so the frames that announce
+// them are still sent.
 void Channel::State::undo_placement(Placement& placement) {
   MINIRAY_CHECK(outbox_.empty() && outbox_descriptors_.empty(), outbox_.size(), outbox_descriptors_.size());
   for (const BufferEntry& entry : placement.entries)
@@ -191,7 +192,8 @@ void Channel::State::undo_placement(Placement& placement) {
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
 }
 
-// Once, if there can be one: the peer maps it when it comes to this frame.
+// Creates the ring for this direction, if the system has room for one, and announces it. The peer maps it when it reads
+// the announcement.
 void Channel::State::share_ring(Patience patience) {
   MINIRAY_CHECK(may_share_ && !ring_out_ && outbox_.empty(), may_share_, outbox_.size());
   std::optional<std::pair<RingWriter, Fd>> made = RingWriter::make();
@@ -208,7 +210,8 @@ void Channel::State::share_ring(Patience patience) {
   ring_out_.emplace(std::move(made->first));
 }
 
-// A program may have closed its descriptors, this one among them. Who sends through the socket notices.
+// A program may have closed all of its descriptors, including this socket. A send through the socket would notice; a
+// send through the ring has to check.
 bool Channel::State::socket_is_there() {
   const std::int64_t now = now_ns();
   if (now - socket_seen_ns_ < limits::socket_look_ns) return true;
@@ -223,7 +226,7 @@ bool Channel::State::socket_is_there() {
 bool Channel::State::send_through_ring(const Placement& placement, const Outgoing& outgoing) {
   if (!ring_out_ || !placement.announcement.empty() || !socket_is_there()) return false;
   const RingWriter::Outcome outcome = ring_out_->put(written_bytes_, outgoing.pieces);
-  if (outcome == RingWriter::Outcome::put_while_it_fell_asleep) ring_bell();
+  if (outcome == RingWriter::Outcome::put_and_reader_sleeps) ring_bell();
   return outcome != RingWriter::Outcome::not_put;
 }
 
@@ -236,7 +239,7 @@ void Channel::State::ring_bell() {
     transfer = system::send(socket.get(), std::span(&piece, 1), {});
   } while (transfer.outcome == system::Transfer::Outcome::interrupted);
   if (transfer.outcome == system::Transfer::Outcome::closed) fail_closed();
-  if (transfer.outcome == system::Transfer::Outcome::would_block) return;  // then the peer has enough to wake up for
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return;  // a full socket wakes the peer anyway
   written_bytes_ += transfer.bytes;
   outbox_.append(bell, transfer.bytes);
 }
@@ -245,7 +248,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   check_sendable(message, options.message_bytes_max);
   const InUse use(*this);
   if (!socket.valid()) fail_ended("send");
-  reader_.set_hold_above(UINT64_MAX);  // a send may have to read, whatever the last recv wanted
+  reader_.set_hold_above(UINT64_MAX);  // a send may have to read, even if the last receive had a max_size
   absorb_frames();
   const timespec begun = tracing() ? trace_time() : timespec{};
   flush_outbox(patience);
@@ -277,10 +280,10 @@ bool Channel::State::send(const Message& message, Patience patience) {
     finished = outbox_.empty() && (send_through_ring(placement, outgoing) || write(outgoing, patience));
   } catch (...) {
     if (!outgoing.begun) undo_placement(placement);
-    if (ring_out_) ring_out_->was_not_woken();
+    if (ring_out_) ring_out_->wake_failed();
     throw;
   }
-  if (!finished) {  // the caller does not wait
+  if (!finished) {  // only if the caller does not wait
     keep_rest(outgoing);
     if (!outgoing.begun)
       for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
@@ -288,7 +291,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   MINIRAY_CHECK(finished || has_unsent(), outgoing.piece, outgoing.pieces.size());
   sent.add(message);
   if (tracing()) trace(Direction::sent, options.peer, message, begun);
-  return !has_unsent();  // a bell may be left
+  return !has_unsent();  // part of a bell may be unsent even if the message is finished
 }
 
 }  // namespace miniray

@@ -11,7 +11,7 @@
 namespace miniray {
 namespace {
 
-std::atomic<std::uint64_t> departures = 0;
+std::atomic<std::uint64_t> closed_channels = 0;
 
 }  // namespace
 
@@ -21,22 +21,23 @@ int spin_budget_us(const std::optional<int>& asked) {
   return system::usable_cpus() > 1 ? limits::spin_us : 0;
 }
 
-std::uint64_t channel_departures() { return departures.load(std::memory_order_relaxed); }
+std::uint64_t channel_departures() { return closed_channels.load(std::memory_order_relaxed); }
 
 Channel::State::InUse::InUse(State& state) : state_(state) {
   if (state.generation_ != process_generation())
     throw UsageError("the channel to " + state.options.peer +
-                     " belongs to the process that made it, and this is a child of that. A child starts workers of "
-                     "its own; a worker speaks through its handle");
+                     " belongs to the process that made it, and this process is a child of that one. Start a worker in "
+                     "this process, or use its handle if it is a worker itself");
   if (state.in_use_.exchange(true, std::memory_order_acquire))
-    throw UsageError("the channel to " + state.options.peer +
-                     " is in use by another thread (or by what a signal interrupted); give each thread its own, or "
-                     "hold a lock around the calls");
+    throw UsageError(
+        "the channel to " + state.options.peer +
+        " is in use by another thread (or by the code that a signal interrupted). Give each thread a worker "
+        "of its own, or hold a lock around the calls");
 }
 
 Channel::State::InUse::~InUse() {
   WaitSet* const set = state_.wait.set;
-  if (set != nullptr && (state_.has_message() || state_.has_unsent())) set->note(state_);
+  if (set != nullptr && (state_.has_message() || state_.has_unsent())) set->mark_pending(state_);
   if (state_.options.check_invariants) state_.check_invariants();
   MINIRAY_CHECK(state_.in_use_.load(std::memory_order_relaxed), state_.options.peer);
   state_.in_use_.store(false, std::memory_order_release);
@@ -51,14 +52,15 @@ Channel::State::State(Fd connected, ChannelOptions given)
       reader_(options.message_bytes_max),
       spin_(spin_budget_us(options.spin_us)) {
   if (!is_local_) system::set_no_delay(socket.get());
-  // Only who has something to look for wakes up for it: thousands of idle workers had better sleep.
+  // Without peer_is_gone, a blocking receive has nothing to check now and then, and need not wake up. So thousands of
+  // idle workers cost no CPU time.
   if (options.peer_is_gone) system::set_receive_timeout_ms(socket.get(), limits::wait_slice_ms);
   (void)tracing();  // the trace file is opened here, where failure can be reported
 }
 
 Channel::State::~State() {
-  departures.fetch_add(1, std::memory_order_relaxed);
-  if (WaitSet* const set = wait.set) set->forget(*this);
+  closed_channels.fetch_add(1, std::memory_order_relaxed);
+  if (WaitSet* const set = wait.set) set->drop(*this);
 }
 
 void Channel::State::end() {
@@ -72,13 +74,14 @@ void Channel::State::end() {
 
 void Channel::State::close() {
   if (generation_ == process_generation() && in_use_.load())
-    throw UsageError("the channel to " + options.peer + " is in use by another thread");
-  if (generation_ == process_generation() && socket.valid()) system::shut_down(socket.get());  // wakes who waits
-  if (WaitSet* const set = wait.set) set->forget(*this);
+    throw UsageError("cannot close the channel to " + options.peer +
+                     ": it is in use by another thread. Close it from that thread, or hold a lock around the calls");
+  if (generation_ == process_generation() && socket.valid()) system::shut_down(socket.get());  // wakes the peer
+  if (WaitSet* const set = wait.set) set->drop(*this);
   socket.reset();
   ended_ = true;
   slots_out_ = {};
-  slots_in_ = {};  // what was received keeps its own slots
+  slots_in_ = {};  // received buffers keep their slots mapped
   ring_out_.reset();
   ring_in_.reset();
 }
@@ -93,19 +96,19 @@ void Channel::State::check_invariants() const {
   if (ring_out_) ring_out_->check_invariants();
   if (const WaitSet* const set = wait.set) set->check_invariants();
 
-  // The end: each of its signs comes with it.
+  // Each sign of the end implies ended_.
   MINIRAY_CHECK(socket.valid() || ended_, options.peer);
   MINIRAY_CHECK(!peer_gone_ || ended_, options.peer);
   MINIRAY_CHECK(end_error_ == 0 || ended_, options.peer, end_error_);
 
-  // What is still to be written. Descriptors go with its first byte, or have gone.
+  // Descriptors of the outbox go with its first byte. Once that is written, none is left.
   MINIRAY_CHECK(outbox_.empty() ? outbox_written_ == 0 : outbox_written_ < outbox_.size(), outbox_written_,
                 outbox_.size());
   MINIRAY_CHECK(outbox_descriptors_.empty() || (!outbox_.empty() && outbox_written_ == 0), outbox_descriptors_.size(),
                 outbox_written_, outbox_.size());
   for (const Fd& descriptor : outbox_descriptors_) MINIRAY_CHECK(descriptor.valid());
 
-  // Shared memory, only where descriptors can pass.
+  // Only a Unix-domain socket passes descriptors, which shared memory needs.
   for (const Fd& descriptor : arrived_descriptors_) MINIRAY_CHECK(descriptor.valid());
   MINIRAY_CHECK(is_local_ || (!may_share_ && !ring_in_ && arrived_descriptors_.empty()), options.peer);
   MINIRAY_CHECK(!ring_out_ || (may_share_ && small_frames_ > limits::ring_after_frames), small_frames_);

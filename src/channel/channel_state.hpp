@@ -1,4 +1,5 @@
-// The inside of a Channel: one socket, what has come in, what could not yet go out, and the shared memory beside it.
+// The implementation of Channel: a socket, the inbox of received messages, the outbox of unsent bytes, and shared
+// memory. channel_receive.cpp and channel_send.cpp have the two directions.
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,6 @@ class Channel::State {
   void pump();
   void put_back(Message message);
   void discard_received();
-  /// Whether the peer is gone without its socket having told.
   void look_around();
   void end();
   void close();
@@ -55,18 +55,19 @@ class Channel::State {
   Fd socket;
   RecentMessages sent, received;
 
-  // Where a wait_any keeps this channel. See wait_any.cpp.
+  // Where the WaitSet that watches this channel has it. See wait_any.cpp.
   struct WaitLink {
     std::atomic<WaitSet*> set = nullptr;
     std::size_t position = 0;
     std::uint64_t stamp = 0;
-    bool listed = false;  // in the set's list of channels that need a look whatever the kernel says
+    bool pending = false;  // in the set's list of channels that it looks at without being told by the kernel
   } wait;
   Lane looked_for = Lane::messages;
   [[nodiscard]] bool has_message() const { return !inbox_.empty(looked_for) || reader_.holds_back() || ended_; }
 
  private:
-  // Refuses a second thread, a signal handler's re-entry, and a process that merely inherited the object.
+  // Held during every call. The constructor throws UsageError in a second thread, in a signal handler that interrupted
+  // a call, and in a process that inherited the channel by a fork.
   class InUse {
    public:
     explicit InUse(State& state);
@@ -77,12 +78,12 @@ class Channel::State {
    private:
     State& state_;
   };
-  // What is still to be written of a frame: pieces of memory, the first of them partly done.
+  // The rest of a frame that is being written: pieces of memory, of which the first may be partly written.
   struct Outgoing {
     Outgoing() { pieces.reserve(4); }
     std::vector<iovec> pieces;
     std::size_t piece = 0;
-    std::vector<int> descriptors;  // go with the first byte
+    std::vector<int> descriptors;  // sent with the first byte
     bool begun = false;
 
     void append(const void* data, std::size_t size);
@@ -94,12 +95,12 @@ class Channel::State {
   struct Placement {
     std::vector<BufferEntry> entries;
     std::vector<SlotWriter::Shared> shared;  // slots that are new to the peer
-    std::string announcement;                // the frames that tell it of them, and of those that are gone
+    std::string announcement;                // frames that tell the peer about new slots and about dropped ones
   };
 
   Placement place_buffers(const Message& message);
   void undo_placement(Placement& placement);
-  bool write_some(Outgoing& outgoing);  // false if the kernel takes no more
+  bool write_some(Outgoing& outgoing);  // returns false if the kernel takes no more
   bool write(Outgoing& outgoing, Patience patience);
   void keep_rest(const Outgoing& outgoing);
   void drop_outbox();
@@ -110,12 +111,12 @@ class Channel::State {
   [[nodiscard]] bool socket_is_there();
   void ring_bell();
   void wait_for_room();
-  void give_up();
+  void close_broken();
   system::Transfer read_once(system::Block block);
-  bool fill(system::Block block);  // false if nothing came
+  bool fill(system::Block block);  // returns whether something came
   void absorb_frames();
-  bool absorb_ring();  // false if nothing was there
-  bool spin();         // true if something came
+  bool absorb_ring();  // returns whether a frame was there
+  bool spin();         // returns whether something came
   void absorb(Frame frame);
   [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
   void wait_for_more(const Deadline& deadline);
@@ -126,8 +127,8 @@ class Channel::State {
   [[noreturn]] void fail_closed();
   [[noreturn]] void fail_ended(const char* operation) const;
 
-  bool is_local_;   // a Unix-domain socket: descriptors may come
-  bool may_share_;  // and we may send some
+  bool is_local_;   // a Unix-domain socket, which passes descriptors
+  bool may_share_;  // is_local_, and options.shared_memory allows it
   std::atomic<bool> in_use_ = false;
   std::uint64_t generation_;
   FrameReader reader_;
@@ -137,19 +138,19 @@ class Channel::State {
   std::optional<RingReader> ring_in_;
   std::optional<RingWriter> ring_out_;
   std::int64_t socket_seen_ns_ = 0;
-  std::uint64_t small_frames_ = 0;    // sent, ever
-  std::uint64_t written_bytes_ = 0;   // to the socket, ever
-  std::uint64_t absorbed_bytes_ = 0;  // of frames from the socket
+  std::uint64_t small_frames_ = 0;    // how many were sent
+  std::uint64_t written_bytes_ = 0;   // how many were written to the socket; a record in the ring refers to it
+  std::uint64_t absorbed_bytes_ = 0;  // how many bytes of complete frames came from the socket
   Inbox inbox_;
   KeptBuffers kept_;
-  std::set<std::int64_t> dropped_;  // calls that the peer has taken back
+  std::set<std::int64_t> dropped_;  // calls that the peer has dropped
   std::int64_t looked_for_drops_ns_ = 0;
   bool ended_ = false;      // nothing more will come from the socket
-  bool peer_gone_ = false;  // which its socket has not told
-  int end_error_ = 0;       // and why, if not in good order
-  bool discards_ = false;   // nobody will ask for what comes
+  bool peer_gone_ = false;  // peer_is_gone() has said so, and not the socket
+  int end_error_ = 0;       // the errno with which the stream ended; 0 if in good order
+  bool discards_ = false;   // received messages are dropped
   std::string prefix_;      // of the frame that is being sent; a member, so that its memory is used again
-  std::string outbox_;      // copied rest of a frame that a call could not finish
+  std::string outbox_;      // a copy of the rest of a frame that a call could not finish
   std::size_t outbox_written_ = 0;
   std::vector<Fd> outbox_descriptors_;
   Spin spin_;

@@ -13,7 +13,7 @@ namespace {
 
 const ChannelOptions checked{.check_invariants = true};
 
-// A channel whose other end is a bare socket, for saying what no channel would say.
+// A channel whose other end is a bare socket, so that a test can send bytes that no channel would send.
 std::pair<Channel, int> channel_and_socket() {
   std::array<int, 2> ends{};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
@@ -36,7 +36,7 @@ TEST_CASE("a peer that speaks something else is refused, and stays refused") {
   close(socket);
 }
 
-TEST_CASE("a malformed body costs one message, not the channel") {
+TEST_CASE("after a malformed body, the channel can still be used") {
   auto [channel, socket] = channel_and_socket();
   const std::string bad("MR\0\1\0\0\0\0\4\0\0\0\0\0\0\0nul!", 20);
   const std::string good("MR\0\1\0\0\0\0\4\0\0\0\0\0\0\0null", 20);
@@ -59,7 +59,7 @@ TEST_CASE("shared memory that was not offered is refused") {
   close(other_socket);
 }
 
-TEST_CASE("a peer that is cut off in the middle of a message is told apart from one that has finished") {
+TEST_CASE("a peer that is cut off in the middle of a message differs from one that has finished") {
   auto [channel, socket] = channel_and_socket();
   say(socket, std::string("MR\0\1\0\0\0\0\4\0\0\0\0\0\0\0nu", 18));
   close(socket);
@@ -77,7 +77,7 @@ TEST_CASE("slots are used again, and dropped when others need the room") {
   }
 }
 
-TEST_CASE("arrays that are kept do not block the sender") {
+TEST_CASE("a receiver that keeps its arrays does not block the sender") {
   auto [here, there] = Channel::pair(checked);
   std::vector<Value> kept;
   bool sent = true;
@@ -91,7 +91,7 @@ TEST_CASE("arrays that are kept do not block the sender") {
   for (int i = 0; i < 200; ++i) CHECK(kept[static_cast<std::size_t>(i)].array<double>()[9'999] == i);
 }
 
-TEST_CASE("what is left to send when a channel is closed is not sent, and who flushes is told") {
+TEST_CASE("unsent bytes of a closed channel are dropped, and flush_some throws") {
   auto [here, there] = Channel::pair(checked);
   while (here.send_some(encode(std::string(100'000, 'x')))) {
   }
@@ -100,7 +100,7 @@ TEST_CASE("what is left to send when a channel is closed is not sent, and who fl
   CHECK_THROWS_WITH_AS((void)here.flush_some(), doctest::Contains("was closed here"), EndOfStream);
 }
 
-TEST_CASE("what is left to send to a peer that sent nonsense is not sent, and who flushes is told") {
+TEST_CASE("unsent bytes for a peer that sent nonsense are dropped, and flush_some throws") {
   auto [channel, socket] = channel_and_socket();
   while (channel.send_some(encode(std::string(100'000, 'x')))) {
   }
@@ -110,7 +110,7 @@ TEST_CASE("what is left to send to a peer that sent nonsense is not sent, and wh
   close(socket);
 }
 
-TEST_CASE("descriptors that wait for room go with the bytes that they belong to, and not without them") {
+TEST_CASE("descriptors that wait for room are sent with their bytes, or not at all") {
   auto [channel, socket] = channel_and_socket();
   const std::string filling(1 << 16, '\0');
   for (std::size_t bytes = filling.size(); bytes > 0;) {
@@ -118,12 +118,12 @@ TEST_CASE("descriptors that wait for room go with the bytes that they belong to,
   }
   CHECK_FALSE(channel.send_some(encode(Array::zeros<std::uint8_t>({100'000}))));  // in shared memory, not announced yet
   close(socket);
-  channel.pump();  // finds that nobody takes anything any more
+  channel.pump();  // finds that the peer is gone
   CHECK_FALSE(channel.has_unsent());
   CHECK_THROWS_AS((void)channel.recv(), EndOfStream);
 }
 
-TEST_CASE("a message that is put back is the next again, and the inbox counts it") {
+TEST_CASE("a message that is put back is the next one again, and the inbox counts it") {
   auto [here, there] = Channel::pair(checked);
   for (int i = 0; i < 3; ++i) here.send(i);
   Message first = there.receive();
@@ -156,10 +156,10 @@ TEST_CASE("buffers that are kept for later messages are counted, and dropped whe
   Message named = array;
   named.places = {BufferPlace::kept(5)};
   here.send(named);
-  CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("had not sent"), ProtocolError);
+  CHECK_THROWS_WITH_AS((void)there.recv(), doctest::Contains("a kept buffer that it has not sent"), ProtocolError);
 }
 
-TEST_CASE("channels that wait together know where they are, whoever waits for them and whoever leaves") {
+TEST_CASE("the invariants of wait sets hold when channels change sets or close") {
   auto [one, one_there] = Channel::pair(checked);
   auto other = std::make_unique<std::pair<Channel, Channel>>(Channel::pair(checked));
   std::array<Channel*, 2> both{&one, &other->first};

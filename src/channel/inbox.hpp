@@ -1,4 +1,4 @@
-// What has arrived and was not yet asked for: plain messages and calls in lanes of their own, each in its order.
+// The messages that a channel has received and its user has not: one queue for each lane, in the order of arrival.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Inbox {
     bytes_ += message.size();
     lane_of(message).push_back({++arrived_, std::move(message)});
   }
-  /// It is the next of its lane again, and of all.
+  /// Puts a message in front of all others.
   void put_back(Message message) {
     bytes_ += message.size();
     lane_of(message).push_front({0, std::move(message)});
@@ -38,12 +38,12 @@ class Inbox {
     bytes_ = 0;
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  /// How many messages have come, ever.
+  /// Returns how many messages were ever added.
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
-  /// The newest plain message, if there is one.
+  /// Returns the newest message of Lane::messages, or nullptr.
   [[nodiscard]] const Message* newest() const { return messages_.empty() ? nullptr : &messages_.back().message; }
 
-  /// Every message is in its lane and in the order of arrival, and the bytes are those of all.
+  /// Checks that every message is in its lane, in the order of arrival, and that bytes() is right.
   void check_invariants() const {
     std::uint64_t bytes = 0;
     for (const std::deque<Arrived>* const lane : {&messages_, &calls_}) {

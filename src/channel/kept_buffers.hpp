@@ -1,5 +1,5 @@
-// Buffers that the peer sent once, to name them in later messages. Whoever names one gets a view of its own: what is
-// written to it, nobody else sees.
+// Buffers that the peer has sent once, and names in later messages. Each message gets a private view of the buffer, so
+// that writes to it are not seen elsewhere. Input is untrusted.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,17 @@ namespace miniray {
 class KeptBuffers {
  public:
   void keep(std::uint64_t number, std::span<const std::byte> bytes) {
-    forget(number);
+    drop(number);
     if (bytes.empty() || bytes_ + bytes.size() > limits::kept_bytes_max)
-      throw ProtocolError("the peer wants more buffers kept than there may be");
+      throw ProtocolError("the peer asked to keep an empty buffer, or more than " +
+                          std::to_string(limits::kept_bytes_max) + " bytes");
     Fd memory = system::sealed_memory("miniray-kept", bytes.size());
-    if (!memory.valid()) throw ProtocolError("there is no memory for a buffer that the peer wants kept");
+    if (!memory.valid()) throw ProtocolError("cannot keep a buffer for the peer: out of shared memory");
     system::write_memory(memory.get(), bytes);
     bytes_ += bytes.size();
     kept_[number] = {std::move(memory), bytes.size()};
   }
-  void forget(std::uint64_t number) {
+  void drop(std::uint64_t number) {
     const auto found = kept_.find(number);
     if (found == kept_.end()) return;
     MINIRAY_CHECK(bytes_ >= found->second.bytes, bytes_, found->second.bytes);
@@ -38,13 +39,13 @@ class KeptBuffers {
   [[nodiscard]] Buffer take(std::uint64_t number, std::uint64_t bytes) const {
     const auto found = kept_.find(number);
     if (found == kept_.end() || found->second.bytes != bytes)
-      throw ProtocolError("the peer named a buffer that it had not sent");
+      throw ProtocolError("the peer named a kept buffer that it has not sent");
     auto mapping =
         std::make_shared<system::Mapping>(found->second.memory.get(), bytes, system::Mapping::Kind::private_copy);
     std::byte* const data = mapping->bytes().data();
     return {std::move(mapping), data, static_cast<std::size_t>(bytes)};
   }
-  /// Each has its memory, and the bytes are those of all, within the limit.
+  /// Checks that each buffer has its memory, and that the sum of their bytes is right and within the limit.
   void check_invariants() const {
     std::uint64_t bytes = 0;
     for (const auto& [number, kept] : kept_) {

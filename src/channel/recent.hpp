@@ -1,4 +1,5 @@
-// The last messages each way, cheaply kept: a copy of each one's first bytes, made readable only if somebody asks.
+// The last messages of one direction, for death certificates. Adding a message copies only its first bytes; text()
+// makes them readable.
 #pragma once
 
 #include <algorithm>

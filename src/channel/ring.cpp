@@ -17,7 +17,7 @@ std::uint64_t with_padding(std::uint64_t frame_bytes) {
   return sizeof(RingRecord) + (frame_bytes + step - 1) / step * step;
 }
 
-// Both go on at the start of the ring where it ends.
+// copy_in() and copy_out() continue at the start of the ring when they reach its end.
 void copy_in(std::span<std::byte> ring, std::uint64_t position, const void* from, std::size_t bytes) {
   MINIRAY_CHECK(bytes <= ring.size(), bytes, ring.size());
   const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
@@ -39,20 +39,20 @@ std::optional<std::pair<RingWriter, Fd>> RingWriter::make() {
   try {
     RingWriter ring(std::make_unique<system::Mapping>(memory.get(), ring_memory_bytes));
     return std::pair(std::move(ring), std::move(memory));
-  } catch (const SystemError&) {  // no room in the address space: the socket will do
+  } catch (const SystemError&) {  // no room in the address space; the channel works without a ring
     return {};
   }
 }
 
 std::uint64_t RingWriter::room() {
   const std::uint64_t read = head().read.load(std::memory_order_acquire);
-  if (read > written_ || written_ - read > limits::ring_bytes) return 0;  // a peer that means no good
-  if (read != seen_read_) sign_of_life_ns_ = put_ns_;                     // it has read since then
+  if (read > written_ || written_ - read > limits::ring_bytes) return 0;  // the peer wrote nonsense: use the socket
+  if (read != seen_read_) sign_of_life_ns_ = put_ns_;                     // the reader was alive after the last put
   seen_read_ = read;
   return limits::ring_bytes - (written_ - read);
 }
 
-// Who finds it asleep wakes it, and nobody else has to.
+// If the reader sleeps, sets `quiet` and returns true: the caller has to wake the reader, and later puts need not.
 bool RingWriter::reader_sleeps() {
   if (head().quiet.load() != 0) return false;
   head().quiet.store(1, std::memory_order_relaxed);
@@ -66,10 +66,10 @@ RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const 
   if (record.frame_bytes > limits::ring_frame_bytes_max || bytes > room()) return Outcome::not_put;
   put_ns_ = now_ns();
   if (reader_sleeps() || put_ns_ - sign_of_life_ns_ > limits::ring_silence_ns) {
-    sign_of_life_ns_ = put_ns_;  // the socket will tell
+    sign_of_life_ns_ = put_ns_;  // a send through the socket fails if the reader is gone
     return Outcome::not_put;
   }
-  // What the reader has not taken yet is not written over.
+  // The record must not overwrite one that the reader has not taken.
   MINIRAY_CHECK(written_ + bytes - seen_read_ <= limits::ring_bytes, written_, bytes, seen_read_);
   copy_in(data(), written_, &record, sizeof(record));
   std::uint64_t position = written_ + sizeof(record);
@@ -79,8 +79,10 @@ RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const 
   }
   MINIRAY_CHECK(position <= written_ + bytes, position, written_, bytes);
   written_ += bytes;
-  head().written.store(written_);  // and sleep() sets quiet, both in one order: one of the two sees the other
-  return reader_sleeps() ? Outcome::put_while_it_fell_asleep : Outcome::put;
+  // Both this store and the one in sleep() are sequentially consistent. So either the reader, which sleeps first and
+  // looks then, sees this frame, or this side sees that the reader sleeps.
+  head().written.store(written_);
+  return reader_sleeps() ? Outcome::put_and_reader_sleeps : Outcome::put;
 }
 
 void RingWriter::check_invariants() const {
@@ -104,7 +106,7 @@ std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
   const bool fits = record.frame_bytes <= limits::ring_frame_bytes_max && written > read_ &&
                     written - read_ <= limits::ring_bytes && with_padding(record.frame_bytes) <= written - read_;
   if (!fits)
-    throw ProtocolError("the peer wrote what is not a frame into the ring (" + std::to_string(record.frame_bytes) +
+    throw ProtocolError("the peer wrote a malformed record into the ring (" + std::to_string(record.frame_bytes) +
                         " bytes, of " + std::to_string(written - read_) + ")");
   if (record.stream_bytes > stream_bytes) return {};
   frame_.resize(record.frame_bytes);

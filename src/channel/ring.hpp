@@ -1,9 +1,10 @@
-// Small frames between two processes of one machine, without the kernel: a ring in shared memory, one for each
-// direction, beside the socket. docs/shared_memory.md describes the layout.
+// Passes small frames between two processes of one machine without the kernel: each direction has a ring in shared
+// memory, beside the socket. docs/shared_memory.md describes the layout.
 //
-// The order of all frames is kept: each record in the ring says how far the socket's stream had come when it was
-// written, and is read when the reader has come as far. The socket is still what a reader sleeps on. One that is awake
-// says so, and is not rung for.
+// Frames keep their order across ring and socket: each record in the ring says how many bytes the writer had sent
+// through the socket before it, and the reader takes the record once it has read as many. A reader sleeps on the
+// socket, so the writer has to wake it with a frame through the socket (a bell). A reader that is awake sets `quiet`,
+// and needs no bell.
 #pragma once
 
 #include <atomic>
@@ -19,22 +20,22 @@
 
 namespace miniray {
 
-/// Stands at the start of a ring; the records begin a page later. Each word has a cache line of its own.
+/// The start of a ring; the records begin a page later. Each word has a cache line of its own.
 struct RingHead {
-  alignas(64) std::atomic<std::uint64_t> written;  ///< bytes, ever
-  alignas(64) std::atomic<std::uint64_t> read;
-  alignas(64) std::atomic<std::uint32_t> quiet;  ///< 1: the reader looks by itself, or has been rung for
+  alignas(64) std::atomic<std::uint64_t> written;  ///< how many bytes were ever written
+  alignas(64) std::atomic<std::uint64_t> read;     ///< how many of them were read
+  alignas(64) std::atomic<std::uint32_t> quiet;    ///< 1: the reader is awake, or a bell is on its way to it
 };
 struct RingRecord {
-  std::uint64_t stream_bytes = 0;  ///< of the socket's stream that come before this frame
+  std::uint64_t stream_bytes = 0;  ///< how many bytes of the socket's stream come before this frame
   std::uint64_t frame_bytes = 0;
 };
 inline constexpr std::size_t ring_head_bytes = 4096;
 static_assert(sizeof(RingHead) <= ring_head_bytes && sizeof(RingRecord) == 16);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-static_assert(limits::ring_bytes % sizeof(RingRecord) == 0, "a record's head is never in two places");
+static_assert(limits::ring_bytes % sizeof(RingRecord) == 0, "the head of a record never wraps around");
 
-/// Shared memory of which each side has a view.
+/// The shared memory of a ring, as each side maps it.
 class Ring {
  protected:
   explicit Ring(std::unique_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)) {}
@@ -47,19 +48,19 @@ class Ring {
 
 class RingWriter : Ring {
  public:
-  /// With the descriptor that the reader needs; nothing if the system has no room for it.
+  /// Creates a ring. Returns it with the descriptor that the reader needs, or nothing if the system has no room for it.
   static std::optional<std::pair<RingWriter, Fd>> make();
 
   enum class Outcome : std::uint8_t {
     put,
-    put_while_it_fell_asleep,  ///< and it has to be woken
-    not_put,  ///< there is no room; or the reader sleeps, and the frame had better go where that wakes it; or nothing
-              ///< was heard of it for a while, and the socket tells whether it is still there
+    put_and_reader_sleeps,  ///< the caller must ring the bell
+    not_put,  ///< the caller must send the frame through the socket: there is no room in the ring, or the reader sleeps
+              ///< and the socket wakes it, or the reader has been silent and the socket shows whether it still exists
   };
-  /// A frame, in pieces.
+  /// Puts a frame, which comes in pieces. `stream_bytes` is how many bytes the caller has written to the socket.
   [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame);
-  /// What was to wake the reader did not go out after all.
-  void was_not_woken() { head().quiet.store(0); }
+  /// Tells the ring that the caller could not send what should have woken the reader.
+  void wake_failed() { head().quiet.store(0); }
   void check_invariants() const;
 
  private:
@@ -71,24 +72,25 @@ class RingWriter : Ring {
   std::int64_t put_ns_ = 0, sign_of_life_ns_ = 0;
 };
 
-/// What the peer writes there is checked.
+/// The reader's side. The content of the ring is untrusted.
 class RingReader : Ring {
  public:
-  /// ProtocolError if it is not such memory.
+  /// Maps a ring. Throws ProtocolError if the memory is not one.
   explicit RingReader(Fd memory);
 
   [[nodiscard]] bool empty() const { return head().written.load() == read_; }
-  /// The next frame's bytes, if there is one and the stream has come as far; valid until the next call.
+  /// Returns the bytes of the next frame, if there is one and the caller has read as much of the socket's stream as it
+  /// needs. They are valid until the next call. Throws ProtocolError.
   [[nodiscard]] std::optional<std::string_view> take(std::uint64_t stream_bytes);
-  /// What comes from now on has to be rung for; what came before is seen by empty() and take().
+  /// Asks the writer for a bell with its next frame. empty() and take() see every frame from before this call.
   void sleep() { head().quiet.store(0); }
-  /// What comes need not be rung for.
+  /// Tells the writer that this side looks at the ring by itself and needs no bell.
   void watch() { head().quiet.store(1, std::memory_order_relaxed); }
   void check_invariants() const;
 
  private:
   std::uint64_t read_ = 0;
-  std::string frame_;  // a copy, since the peer could still change what is in the ring
+  std::string frame_;  // a copy, because the peer could change the ring while the frame is parsed
 };
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-// Whatever a peer writes into a ring either makes frames or is refused. Nothing else may happen.
+// Reads a ring with any content. It becomes frames or is refused; nothing else may happen.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

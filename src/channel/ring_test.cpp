@@ -37,7 +37,7 @@ Ends ring() {
 
 }  // namespace
 
-TEST_CASE("a ring gives back what was put, whole and in order, however often it goes round") {
+TEST_CASE("a ring returns frames whole and in order, however often it wraps around") {
   Ends ends = ring();
   std::uint64_t next = 0;
   for (std::uint64_t i = 0; i < 2000; ++i) {
@@ -57,7 +57,7 @@ TEST_CASE("a ring gives back what was put, whole and in order, however often it 
   CHECK_FALSE(ends.reader.take(0));
 }
 
-TEST_CASE("a frame waits until the stream has come as far") {
+TEST_CASE("a frame waits until the reader has read as much of the stream as was sent before it") {
   Ends ends = ring();
   REQUIRE(put(ends.writer, 100, "later"));
   CHECK_FALSE(ends.reader.take(99));
@@ -65,7 +65,7 @@ TEST_CASE("a frame waits until the stream has come as far") {
   CHECK(ends.reader.take(100) == "later");
 }
 
-TEST_CASE("what goes to a reader that sleeps, or of which nothing was heard for long, does not go into the ring") {
+TEST_CASE("a frame to a reader that sleeps, or that was silent for long, does not go into the ring") {
   Ends ends = ring();
   ends.reader.sleep();
   CHECK_FALSE(put(ends.writer, 0, "this wakes it"));
@@ -90,24 +90,24 @@ TEST_CASE("a peer that writes nonsense into the ring is refused") {
     head.written = limits::ring_bytes;
     record.frame_bytes = UINT64_MAX;
   }
-  CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("not a frame"), ProtocolError);
+  CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("a malformed record"), ProtocolError);
 }
 
-TEST_CASE("a reader that says it has read more than there was gets no more") {
+TEST_CASE("a reader that claims to have read more than was written gets no more frames") {
   Ends ends = ring();
   const auto memory = system::Mapping(ends.memory.get(), ring_head_bytes + limits::ring_bytes);
   reinterpret_cast<RingHead*>(memory.bytes().data())->read = 1000;
   CHECK_FALSE(put(ends.writer, 0, "nothing"));
 }
 
-TEST_CASE("memory of another size is no ring") {
+TEST_CASE("memory of another size is refused") {
   CHECK_THROWS_AS(RingReader(system::sealed_memory("miniray", 4096)), ProtocolError);
   CHECK_THROWS_AS(RingReader{Fd()}, ProtocolError);
 }
 
-// Channels: rings come into use after a few messages.
+// The tests below use channels, which begin to use rings after a few messages.
 
-TEST_CASE("small and large messages keep their order, whichever way they go") {
+TEST_CASE("small and large messages keep their order across ring, socket and shared memory") {
   auto [here, there] = Channel::pair(checked_channel);
   constexpr int count = 3000;
   std::thread writer([&channel = here] {
@@ -121,14 +121,14 @@ TEST_CASE("small and large messages keep their order, whichever way they go") {
     }
   });
   for (int i = 0; i < count; ++i) {
-    if (i % 500 == 0) usleep(3000);  // the ring fills up
+    if (i % 500 == 0) usleep(3000);  // meanwhile the ring fills up
     const Value got = there.recv();
     REQUIRE(got.at(0) == i);
   }
   writer.join();
 }
 
-TEST_CASE("a message in the ring wakes who waits for the socket, or for one of many") {
+TEST_CASE("a message in the ring wakes a receive, and a wait_any") {
   auto [here, there] = Channel::pair(checked_channel);
   std::thread other([&channel = there] {
     while (true) {
@@ -153,18 +153,18 @@ TEST_CASE("a message in the ring wakes who waits for the socket, or for one of m
   other.join();
 }
 
-TEST_CASE("of several messages that come at once, who takes one at a time is told of each") {
+TEST_CASE("wait_any reports each of several messages that come at once") {
   auto [here, there] = Channel::pair(checked_channel);
   std::thread other([&channel = there] {
     while (!channel.recv().is_null()) {
-      usleep(200);  // until the other sleeps: the first wakes it, and the rest is in the ring before it looks
+      usleep(200);  // the other side sleeps: the first message wakes it, and the rest is in the ring before it looks
       for (int i = 0; i < 4; ++i) channel.send(i);
     }
   });
   std::array<Channel*, 1> one{&here};
   for (int round = 0; round < 200; ++round) {
     here.send(round);
-    (void)wait_any(one, 0.0);  // it has nothing, and forgets that it looked
+    (void)wait_any(one, 0.0);  // the channel has nothing, and is not pending any more
     for (int i = 0; i < 4; ++i) {
       if (i > 0) REQUIRE(wait_any(one, 20.0).size() == 1);
       REQUIRE(here.recv() == i);
@@ -174,7 +174,7 @@ TEST_CASE("of several messages that come at once, who takes one at a time is tol
   other.join();
 }
 
-TEST_CASE("what was written into the ring before the end is received") {
+TEST_CASE("messages that were put into the ring before the end are received") {
   auto [here, there] = Channel::pair(checked_channel);
   for (int i = 0; i < 100; ++i) here.send(i);
   here.close();
@@ -187,7 +187,7 @@ TEST_CASE("what was written into the ring before the end is received") {
       EndOfStream);
 }
 
-TEST_CASE("one that receives nothing fills ring and socket, and then send_some keeps the rest") {
+TEST_CASE("if the peer receives nothing, ring and socket fill up, and send_some keeps the rest") {
   auto [here, there] = Channel::pair(checked_channel);
   int sent = 0;
   while (here.send_some(encode(Value::list({sent++, std::string(1000, 'z')})))) REQUIRE(sent < 1'000'000);

@@ -15,14 +15,14 @@ namespace miniray {
 namespace {
 
 std::size_t capacity_for(std::size_t bytes) {
-  // An eighth of room to spare, so that messages which grow a little keep their slot.
+  // The slot has an eighth of room to spare, so that messages which grow a little fit into the same slot.
   const std::size_t wanted = bytes + bytes / 8;
   return (wanted + slot_head_bytes - 1) / slot_head_bytes * slot_head_bytes;
 }
 
-// What keeps a received buffer's slot from being written again. A fork would share the slot with the child, so that
-// each saw the other's writes: before one, every held slot is replaced by a private copy, and the sender is told to
-// forget it.
+// Owns a received buffer: as long as it lives, the sender does not write to the slot again. After a fork, parent and
+// child would share the slot and see each other's writes. So before a fork, every held slot is replaced by a private
+// copy, and marked as abandoned.
 class Hold {
  public:
   explicit Hold(std::shared_ptr<system::Mapping> mapping) : mapping_(std::move(mapping)) {
@@ -63,9 +63,9 @@ class Hold {
   }
   void make_private() {
     if (is_private_) return;
-    set_state(SlotHead::abandoned);  // in the shared memory, before it is out of reach
+    set_state(SlotHead::abandoned);  // while this address still is the shared memory
     is_private_ = true;
-    mapping_->make_private();  // without memory for it, parent and child go on sharing
+    mapping_->make_private();  // if there is no memory for a copy, parent and child share the slot
   }
 
   std::shared_ptr<system::Mapping> mapping_;
@@ -128,7 +128,7 @@ std::uint32_t SlotWriter::place(std::span<const std::byte> bytes, std::vector<Sh
     std::unique_ptr<system::Mapping> mapping;
     try {
       mapping = std::make_unique<system::Mapping>(memory.get(), total);
-    } catch (const SystemError&) {  // no room in the address space: the stream still has some
+    } catch (const SystemError&) {  // no room in the address space; the stream needs none
       return 0;
     }
     slots_.push_back({++last_number_, std::move(mapping)});

@@ -1,8 +1,8 @@
-// Large buffers between two processes of one machine. docs/shared_memory.md describes the layout.
+// Passes large buffers between two processes of one machine. docs/shared_memory.md describes the layout.
 //
-// The sender keeps a few slots of anonymous shared memory, each passed once as a descriptor and mapped once on both
-// sides. A buffer is copied into a free slot; the receiver uses it in place, and marks the slot free when the last
-// reference is gone. No message goes back for that, and nothing has a name that a crash could leave behind.
+// The sender has a few slots of anonymous shared memory. It passes the descriptor of each slot once, and both sides map
+// it once. The sender copies a buffer into a free slot; the receiver uses the buffer in place, and marks the slot free
+// when the last reference to the buffer is gone. That takes no message, and a crash leaves no named memory behind.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 
 namespace miniray {
 
-/// Stands at the start of a slot; the data begins a page later.
+/// The start of a slot; the data begins a page later.
 struct SlotHead {
   enum State : std::uint32_t {
     free = 0,
     held = 1,
-    abandoned = 2,  ///< the receiver forked and uses a copy: the sender forgets the slot
+    abandoned = 2,  ///< the receiver has forked, and uses a copy: the sender drops the slot
   };
   std::atomic<std::uint32_t> state;
 };
@@ -38,13 +38,14 @@ class SlotWriter {
     Fd memory;
   };
 
-  /// Copies the bytes into a slot and returns its number; 0 if they should rather go through the stream. A slot that
-  /// is new to the receiver is appended to `shared`, one that it should forget to `unshared`.
+  /// Copies the bytes into a slot and returns its number; 0 if they should go through the stream instead. Appends a
+  /// slot that is new to the receiver to `shared`, and slots that the receiver should drop to `unshared`.
   std::uint32_t place(std::span<const std::byte> bytes, std::vector<Shared>& shared,
                       std::vector<std::uint32_t>& unshared);
-  /// The message with these slots was not sent after all.
+  /// Frees the slot of a message that was not sent after all.
   void take_back(std::uint32_t number);
-  /// The slots are in the order of their numbers, and as many and as large, together, as is counted and allowed.
+  /// Checks that the slots are in the order of their numbers, and that their count and total size are right and
+  /// allowed.
   void check_invariants() const;
 
  private:
@@ -64,12 +65,12 @@ class SlotWriter {
   std::uint32_t last_number_ = 0;
 };
 
-/// The receiver's view of the same slots. What the peer says of them is checked.
+/// The receiver's view of the same slots. Input is untrusted: each call throws ProtocolError if it makes no sense.
 class SlotReader {
  public:
   void share(std::uint32_t number, Fd memory);
   void unshare(std::uint32_t number);
-  /// The slot's bytes, in place; the slot is free again when the buffer's owner is gone.
+  /// Returns the slot's bytes in place. The slot becomes free when the last copy of the buffer's owner is destroyed.
   [[nodiscard]] Buffer take(std::uint64_t number, std::uint64_t bytes);
   void check_invariants() const;
 

@@ -1,5 +1,5 @@
-// Brief spinning before a sleep: waking a sleeping process costs more than carrying the message. How long adapts to
-// whether it pays: a receiver whose messages come late soon stops spinning, and starts again when they come quickly.
+// Spins briefly before a sleep, because waking a sleeping process costs more than passing the message. The time adapts:
+// a receiver whose messages come late soon stops spinning, and starts again when messages come quickly.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,21 @@
 
 namespace miniray {
 
-/// What was asked for; else MINIRAY_SPIN_US; else the limit, where there is a second core to spin on.
+/// Returns `asked` if it is set, else MINIRAY_SPIN_US, else limits::spin_us; the latter is 0 on a machine with one
+/// core.
 int spin_budget_us(const std::optional<int>& asked);
 
 class Spin {
  public:
   explicit Spin(int budget_us) : most_ns_(budget_us * 1000LL), budget_ns_(most_ns_) {}
 
-  /// Calls attempt() until it returns true or the budget is spent; says whether it did.
+  /// Calls attempt() until it returns true or the budget is spent. Returns whether attempt() returned true.
   template <class Attempt>
   bool until(Attempt attempt) {
     started_ns_ = most_ns_ > 0 ? now_ns() : 0;
     if (budget_ns_ == 0) return false;
     do {
-      system::yield();  // where no second core is free, the peer needs this one
+      system::yield();  // if no other core is free, the peer needs this one
       if (attempt()) {
         budget_ns_ = most_ns_;
         return true;
@@ -32,7 +33,7 @@ class Spin {
     return false;
   }
 
-  /// The sleep that followed is over.
+  /// Called after the sleep that followed until(). A short sleep means that a little more spinning would have paid.
   void woke() {
     if (most_ns_ == 0) return;
     constexpr int wake_up_worth = 4;  // a sleep this many budgets long would not have been worth spinning through

@@ -14,7 +14,8 @@
 namespace miniray {
 namespace {
 
-// Where lines go, or -1. It stays open for the life of the process, and forked workers write to it too.
+// Returns the descriptor that lines go to, or -1. It stays open as long as the process lives, and forked workers
+// inherit it.
 int trace_descriptor() {
   static const int descriptor = [] {
     const char* setting = std::getenv("MINIRAY_TRACE");
@@ -49,7 +50,7 @@ const char* kind_text(Message::Kind kind) {
     case Message::Kind::unshare:
     case Message::Kind::ring:
     case Message::Kind::bell:
-      break;  // no messages
+      break;  // these frames are not messages, and are not traced
   }
   return "";
 }
@@ -76,7 +77,8 @@ void trace(Direction direction, const std::string& peer, const Message& message,
   if (has_call_head(message.kind)) line += R"(, "number": )" + std::to_string(message.head.number);
   if (!message.body.empty()) line += R"(, "body": )" + text_of(message.codec, message.body);
   line += "}\n";
-  [[maybe_unused]] const ssize_t written = write(trace_descriptor(), line.data(), line.size());  // one line, one write
+  [[maybe_unused]] const ssize_t written =
+      write(trace_descriptor(), line.data(), line.size());  // one write, so that lines of processes do not mix
 }
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-// MINIRAY_TRACE=1 (to standard error) or a path: every message of the process, as one line of JSON each.
+// Writes every message of the process as one line of JSON, if MINIRAY_TRACE is 1 (to standard error) or a path.
 #pragma once
 
 #include <time.h>
@@ -11,9 +11,10 @@ namespace miniray {
 
 enum class Direction : std::uint8_t { sent, received };
 
-/// Whether this process traces; decided once, from the environment. Throws SystemError if the file cannot be opened.
+/// Returns whether this process traces. The first call reads the environment and opens the file; it throws SystemError
+/// if the file cannot be opened.
 [[nodiscard]] bool tracing();
-/// The time of a line: a send is traced when it is done, with the time at which it began.
+/// Returns the current time, for trace(). A send is traced when it is done, with the time at which it began.
 [[nodiscard]] timespec trace_time();
 void trace(Direction direction, const std::string& peer, const Message& message, const timespec& time);
 

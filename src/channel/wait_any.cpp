@@ -1,4 +1,4 @@
-// wait_any: one epoll set for each thread, remembered between calls, and a list of channels that need a look anyway.
+// wait_any(): each thread has one WaitSet, which it keeps between calls.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -15,7 +15,7 @@ void unlink(Channel::State::WaitLink& link) {
   link.set = nullptr;
   link.position = 0;
   link.stamp = 0;
-  link.listed = false;
+  link.pending = false;
 }
 
 }  // namespace
@@ -34,43 +34,43 @@ bool WaitSet::is_ours() const { return generation_ == process_generation(); }
 
 void WaitSet::add(Channel::State& channel) {
   if (WaitSet* const other = channel.wait.set) {
-    other->robbed_ = other->robbed_ || other->waiting_;
-    other->forget_locked(channel);
+    other->channel_taken_ = other->channel_taken_ || other->waiting_;
+    other->drop_locked(channel);
   }
-  MINIRAY_CHECK(channel.wait.set == nullptr && !channel.wait.listed, channel.options.peer);
+  MINIRAY_CHECK(channel.wait.set == nullptr && !channel.wait.pending, channel.options.peer);
   if (channel.socket.valid()) epoll_.add(channel.socket.get(), &channel);
   channel.wait.set = this;
   members_.push_back(&channel);
-  note_locked(channel);  // it may have something already: the first wait looks
+  mark_pending_locked(channel);  // its inbox may have a message already
 }
 
-void WaitSet::note_locked(Channel::State& channel) {
-  if (!std::exchange(channel.wait.listed, true)) noted_.push_back(&channel);
+void WaitSet::mark_pending_locked(Channel::State& channel) {
+  if (!std::exchange(channel.wait.pending, true)) pending_.push_back(&channel);
 }
 
-void WaitSet::note(Channel::State& channel) {
+void WaitSet::mark_pending(Channel::State& channel) {
   const std::scoped_lock lock(mutex());
-  if (channel.wait.set == this) note_locked(channel);
+  if (channel.wait.set == this) mark_pending_locked(channel);
 }
 
-void WaitSet::forget_locked(Channel::State& channel) {
+void WaitSet::drop_locked(Channel::State& channel) {
   if (channel.socket.valid() && is_ours()) epoll_.remove(channel.socket.get());
-  const std::size_t removed = std::erase(members_, &channel), unlisted = std::erase(noted_, &channel);
+  const std::size_t removed = std::erase(members_, &channel), unlisted = std::erase(pending_, &channel);
   MINIRAY_CHECK(removed == 1, channel.options.peer, removed);
-  MINIRAY_CHECK(unlisted == (channel.wait.listed ? 1U : 0U), channel.options.peer, unlisted);
+  MINIRAY_CHECK(unlisted == (channel.wait.pending ? 1U : 0U), channel.options.peer, unlisted);
   unlink(channel.wait);
   changed_ = true;
 }
 
-void WaitSet::forget(Channel::State& channel) {
+void WaitSet::drop(Channel::State& channel) {
   const std::scoped_lock lock(mutex());
   if (channel.wait.set != this) return;
-  robbed_ = robbed_ || waiting_;
-  forget_locked(channel);
+  channel_taken_ = channel_taken_ || waiting_;
+  drop_locked(channel);
 }
 
 void WaitSet::watch(std::span<Channel* const> channels) {
-  if (waiting_) throw UsageError("wait_any is waiting already in this thread; a signal handler cannot call it too");
+  if (waiting_) throw UsageError("wait_any is already waiting in this thread; do not call it from a signal handler");
   const std::scoped_lock lock(mutex());
   const bool same =
       channels.size() == watched_.size() && std::memcmp(channels.data(), watched_.data(), channels.size_bytes()) == 0;
@@ -85,46 +85,48 @@ void WaitSet::watch(std::span<Channel* const> channels) {
   const auto gone =
       std::ranges::partition(members_, [&](const Channel::State* member) { return member->wait.stamp == stamp_; });
   const std::vector<Channel::State*> leaving(gone.begin(), gone.end());
-  for (Channel::State* member : leaving) forget_locked(*member);
+  for (Channel::State* member : leaving) drop_locked(*member);
   watched_.assign(channels.begin(), channels.end());
   changed_ = false;
 }
 
-std::vector<Channel::State*> WaitSet::take_noted() {
+std::vector<Channel::State*> WaitSet::take_pending() {
   const std::scoped_lock lock(mutex());
-  for (Channel::State* channel : noted_) channel->wait.listed = false;
-  return std::exchange(noted_, {});
+  for (Channel::State* channel : pending_) channel->wait.pending = false;
+  return std::exchange(pending_, {});
 }
 
-// ready() notes the channel again, should it still have something.
+// If the channel still has a message or unsent bytes, ready() marks it as pending again.
 void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) {
   if (channel.wait.set == this && channel.ready()) ready.push_back(channel.wait.position);
 }
 
 void WaitSet::check_invariants() const {
   const std::scoped_lock lock(mutex());
-  std::size_t listed = 0;
+  std::size_t pending = 0;
   for (const Channel::State* const member : members_) {
     MINIRAY_CHECK(member->wait.set == this, member->options.peer);
     MINIRAY_CHECK(changed_ || member->wait.position < watched_.size(), member->wait.position, watched_.size());
     MINIRAY_CHECK(member->wait.stamp <= stamp_, member->wait.stamp, stamp_);
-    listed += member->wait.listed ? 1 : 0;
+    pending += member->wait.pending ? 1 : 0;
   }
-  MINIRAY_CHECK(listed == noted_.size(), listed, noted_.size());
-  for (const Channel::State* const noted : noted_)
-    MINIRAY_CHECK(noted->wait.set == this && noted->wait.listed, noted->options.peer);
+  MINIRAY_CHECK(pending == pending_.size(), pending, pending_.size());
+  for (const Channel::State* const channel : pending_)
+    MINIRAY_CHECK(channel->wait.set == this && channel->wait.pending, channel->options.peer);
   MINIRAY_CHECK(changed_ || members_.size() <= watched_.size(), members_.size(), watched_.size());
 }
 
-void WaitSet::require_not_robbed() {
+void WaitSet::require_all_channels() {
   const std::scoped_lock lock(mutex());
-  if (robbed_)
-    throw UsageError("wait_any: another thread closed, or waits for, one of the channels that this one waits for");
+  if (channel_taken_)
+    throw UsageError(
+        "wait_any: another thread closed one of these channels, or waits for it too. Let one thread at a "
+        "time use a channel");
 }
 
 std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
   struct Waiting {
-    explicit Waiting(WaitSet& waiting_set) : set(waiting_set) { set.waiting_ = true, set.robbed_ = false; }
+    explicit Waiting(WaitSet& waiting_set) : set(waiting_set) { set.waiting_ = true, set.channel_taken_ = false; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
     ~Waiting() { set.waiting_ = false; }
@@ -134,7 +136,7 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
   std::vector<void*> readable;
   while (true) {
     bool unsent = false;
-    for (Channel::State* channel : take_noted()) {
+    for (Channel::State* channel : take_pending()) {
       collect(*channel, ready);
       unsent = unsent || channel->has_unsent();
     }
@@ -145,7 +147,7 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
       if (!epoll_.wait(readable, deadline.poll_ms(slice_ms)) || readable.empty()) look_around();
       spin_.woke();
     }
-    require_not_robbed();
+    require_all_channels();  // a tag of a channel that was destroyed must not be used
     for (void* tag : readable) collect(*static_cast<Channel::State*>(tag), ready);
     if (!ready.empty()) {
       std::ranges::sort(ready);
@@ -157,20 +159,20 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
   }
 }
 
-// A signal came, or a slice is over and one may have slipped by.
+// Called after a signal, and after every slice, because a signal may have come just before the wait.
 void WaitSet::look_around() {
   for (Channel::State* member : members_) {
     if (!member->options.on_interrupt) continue;
     member->options.on_interrupt();
     break;
   }
-  require_not_robbed();
+  require_all_channels();
   for (Channel::State* member : members_) member->look_around();
 }
 
 std::vector<std::size_t> wait_any(std::span<Channel* const> channels, std::optional<double> timeout_s) {
   if (channels.empty()) throw UsageError("wait_any was given nothing to wait for");
-  // Remembered between calls: most programs wait for the same channels again and again. A child starts anew.
+  // Kept between calls, because most programs wait for the same channels again and again. A child makes its own set.
   thread_local std::unique_ptr<WaitSet> set;
   if (!set || !set->is_ours()) set = std::make_unique<WaitSet>();
   set->watch(channels);

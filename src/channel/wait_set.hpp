@@ -1,5 +1,5 @@
-// The channels that one wait_any watches: those with bytes in the kernel through epoll; those with messages in the
-// inbox, or with something left to write, through a list. Quiet channels cost nothing.
+// The channels that the wait_any() of one thread watches. Epoll finds the channels with bytes in the kernel; a list has
+// the pending ones, which have messages in the inbox or unsent bytes. Quiet channels cost nothing.
 #pragma once
 
 #include <memory>
@@ -21,40 +21,41 @@ class WaitSet {
   WaitSet(const WaitSet&) = delete;
   WaitSet& operator=(const WaitSet&) = delete;
 
-  /// Watches these and no others. Cheap if they are the same as last time, or nearly.
+  /// Watches these channels and no others. It is cheap if they are (nearly) the same as last time.
   void watch(std::span<Channel* const> channels);
-  /// Positions in the last watch(), in order; none when the deadline has passed.
+  /// Waits until channels are ready. Returns their positions in the last watch(), in ascending order, or none after the
+  /// deadline. Throws UsageError if another thread takes or closes a channel meanwhile.
   std::vector<std::size_t> wait(const Deadline& deadline);
-  /// Whether this process made it, and did not inherit it from its parent.
+  /// Returns whether this process created the set, and did not inherit it by a fork.
   [[nodiscard]] bool is_ours() const;
 
-  // From the channels, in whatever thread uses them:
-  void note(Channel::State& channel);
-  void forget(Channel::State& channel);
+  // Channels call these, in any thread.
+  void mark_pending(Channel::State& channel);
+  void drop(Channel::State& channel);
 
-  /// The members know that they are here, and those on the list of the noted ones that they are on it.
+  /// Checks that the members refer to this set, and that the list of pending channels agrees with their flags.
   void check_invariants() const;
 
  private:
   void add(Channel::State& channel);
-  void forget_locked(Channel::State& channel);
-  void note_locked(Channel::State& channel);
-  std::vector<Channel::State*> take_noted();
+  void drop_locked(Channel::State& channel);
+  void mark_pending_locked(Channel::State& channel);
+  std::vector<Channel::State*> take_pending();
   void collect(Channel::State& channel, std::vector<std::size_t>& ready);
   void look_around();
-  void require_not_robbed();
+  void require_all_channels();
 
-  // One for all sets, since channels go from one to another. Held for moments, never while waiting.
+  // One mutex for all sets, because a channel may go from one set to another. It is never held during a wait.
   static std::mutex& mutex();
 
   system::Epoll epoll_;
   Spin spin_;
-  std::vector<Channel*> watched_;  // as given, to see that nothing changed
-  bool changed_ = false;           // somebody left since
+  std::vector<Channel*> watched_;  // as watch() got them, to see whether they have changed
+  bool changed_ = false;           // a member was dropped since
   bool waiting_ = false;
-  bool robbed_ = false;  // another thread took one of the channels that this one waits for
+  bool channel_taken_ = false;  // during a wait, another thread closed a member or took it into its own set
   std::vector<Channel::State*> members_;
-  std::vector<Channel::State*> noted_;
+  std::vector<Channel::State*> pending_;
   std::uint64_t stamp_ = 0;
   std::uint64_t generation_ = process_generation();
 };

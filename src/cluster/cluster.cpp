@@ -292,7 +292,7 @@ void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
   CloseOptions closing;
   closing.how = how;
   closing.news_within_ms = limits::exit_wait_ms;
-  closing.keeps_silent = true;
+  closing.keep_unconfirmed = true;
   Closer closer(workers, closing);
   std::exception_ptr interrupt;
   try {
@@ -309,7 +309,7 @@ void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
   } catch (...) {  // the end of the attendants ends them
     if (!interrupt) interrupt = std::current_exception();
   }
-  closer.abandon();  // with their servers, which could not tell
+  closer.drop_rest();  // with their servers, which could not tell
   started.clear();
   if (interrupt) std::rethrow_exception(interrupt);
 }

@@ -64,11 +64,11 @@ std::uint64_t Array::element_count(const Shape& shape) {
   bool overflow = false;
   bool empty = false;
   for (const std::uint64_t extent : shape) {
-    empty = empty || extent == 0;
+    empty = empty || extent == 0;  // the loop goes on: a zero makes any overflow harmless
     overflow = overflow || __builtin_mul_overflow(count, extent, &count);
   }
   if (empty) return 0;
-  if (overflow) throw UsageError("an array's shape has more elements than 64 bits can count");
+  if (overflow) throw UsageError("the array's shape has more elements than 64 bits can count; give a smaller shape");
   return count;
 }
 
@@ -77,8 +77,8 @@ Array::Array(DType dtype, Shape shape, Buffer buffer, Form form)
   const std::uint64_t count = element_count(shape_);
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(count, item_bytes(dtype), &bytes) || bytes != buffer_.size)
-    throw UsageError("an array of " + std::to_string(count) + " " + name_of(dtype) + " elements does not have " +
-                     std::to_string(buffer_.size) + " bytes");
+    throw UsageError("the array's buffer has " + std::to_string(buffer_.size) + " bytes, but " + std::to_string(count) +
+                     " elements of " + name_of(dtype) + " take another number");
 }
 
 void Array::require_dtype(DType wanted) const {

@@ -14,14 +14,14 @@ constexpr std::size_t page_bytes = 4096;
 
 void BufferRecycler::Shelf::put(Block block) {
   const std::scoped_lock lock(mutex);
-  if (bytes + block.capacity > limits::recycled_bytes_max) return;
+  if (bytes + block.capacity > limits::recycled_bytes_max) return;  // then the block is freed
   bytes += block.capacity;
   blocks.push_back(std::move(block));
 }
 
 bool BufferRecycler::Shelf::take(std::size_t size, Block& block) {
   const std::scoped_lock lock(mutex);
-  // The newest first, since it is most likely in the cache; and none that is much too large.
+  // The newest block is most likely in the cache. A block more than twice as large stays for a larger buffer.
   const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](const Block& candidate) {
     return candidate.capacity >= size && candidate.capacity / 2 <= size;
   });

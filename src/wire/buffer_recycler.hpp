@@ -1,5 +1,5 @@
-// Memory for large received buffers, used again instead of returned to the kernel: faulting fresh pages in costs more
-// than the copy into them. Buffers may outlive the recycler and be let go by any thread.
+// Allocates memory for large received buffers and uses it again instead of returning it to the kernel, because faulting
+// in new pages costs more than copying into them. A buffer may outlive the recycler, and any thread may destroy it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace miniray {
 
 class BufferRecycler {
  public:
-  /// Memory that is not set to anything.
+  /// Returns a buffer of uninitialised memory.
   [[nodiscard]] Buffer allocate(std::size_t size);
 
  private:
@@ -22,7 +22,7 @@ class BufferRecycler {
     std::unique_ptr<void, decltype(&std::free)> memory;
     std::size_t capacity;
   };
-  // Shared with the buffers that are out, which bring their blocks back while it lives.
+  // The memory that is free. A buffer in use holds a weak reference, and puts its block back if the shelf still exists.
   struct Shelf {
     std::mutex mutex;
     std::vector<Block> blocks;

@@ -27,7 +27,7 @@ TEST_CASE("a buffer may outlive its recycler") {
   CHECK(buffer.data[0] == std::byte{1});
 }
 
-TEST_CASE("a block that is much too large is left for something larger") {
+TEST_CASE("a block that is much too large stays for a larger buffer") {
   BufferRecycler recycler;
   const std::byte* large = recycler.allocate(16 * limits::recycled_buffer_bytes_min).data;
   CHECK(recycler.allocate(limits::recycled_buffer_bytes_min).data != large);

@@ -14,17 +14,18 @@ void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
       static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
     throw ProtocolError("the peer sent bytes that are not a MiniRay frame; does it speak another protocol or version?");
   if (head.body_bytes > std::min(limits::body_bytes_max, message_bytes_max))
-    throw MessageTooLarge("a frame says its body has " + std::to_string(head.body_bytes) + " bytes; the limit is " +
+    throw MessageTooLarge("the peer announced a message with a body of " + std::to_string(head.body_bytes) +
+                          " bytes; the limit is " +
                           std::to_string(std::min(limits::body_bytes_max, message_bytes_max)));
   if (head.buffer_count > limits::buffers_max)
-    throw MessageTooLarge("a frame says it has " + std::to_string(head.buffer_count) + " buffers; the limit is " +
-                          std::to_string(limits::buffers_max));
+    throw MessageTooLarge("the peer announced a message with " + std::to_string(head.buffer_count) +
+                          " buffers; the limit is " + std::to_string(limits::buffers_max));
 }
 
-CallHead checked(const FrameCallHead& said) {
-  if (said.unused != FrameCallHead{}.unused)
-    throw ProtocolError("the peer sent a call that is not one; does it speak another version of the protocol?");
-  return {said.number, said.time_ns, said.verb};
+CallHead checked(const FrameCallHead& head) {
+  if (head.unused != FrameCallHead{}.unused)
+    throw ProtocolError("the peer sent a malformed call; does it speak another version of the protocol?");
+  return {head.number, head.time_ns, head.verb};
 }
 
 }  // namespace
@@ -41,15 +42,15 @@ void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead
   MINIRAY_CHECK(head.buffer_count == entries.size(), head.buffer_count, entries.size());
   out.append(reinterpret_cast<const char*>(&head), sizeof(head));
   if (has_call_head(head.kind)) {
-    const FrameCallHead said{call.number, call.time_ns, call.verb};
-    out.append(reinterpret_cast<const char*>(&said), sizeof(said));
+    const FrameCallHead call_head{call.number, call.time_ns, call.verb};
+    out.append(reinterpret_cast<const char*>(&call_head), sizeof(call_head));
   }
   if (!entries.empty()) out.append(reinterpret_cast<const char*>(entries.data()), entries.size_bytes());
 }
 
 Frame parse_frame(std::string_view bytes) {
   const auto take = [&](std::uint64_t count) {
-    if (count > bytes.size()) throw ProtocolError("the peer wrote a frame that is not whole");
+    if (count > bytes.size()) throw ProtocolError("the peer sent an incomplete frame through shared memory");
     const std::string_view taken = bytes.substr(0, count);
     bytes.remove_prefix(count);
     return taken;
@@ -58,9 +59,9 @@ Frame parse_frame(std::string_view bytes) {
   std::memcpy(&frame.head, take(sizeof(FrameHead)).data(), sizeof(FrameHead));
   check_head(frame.head, limits::message_bytes_max);
   if (has_call_head(frame.head.kind)) {
-    FrameCallHead said;
-    std::memcpy(&said, take(sizeof(said)).data(), sizeof(said));
-    frame.call = checked(said);
+    FrameCallHead call_head;
+    std::memcpy(&call_head, take(sizeof(call_head)).data(), sizeof(call_head));
+    frame.call = checked(call_head);
   }
   const std::string_view table = take(frame.head.buffer_count * sizeof(BufferEntry));
   frame.entries.resize(frame.head.buffer_count);
@@ -73,15 +74,18 @@ Frame parse_frame(std::string_view bytes) {
     frame.buffers[i] = Buffer::allocate(buffer.size());
     if (!buffer.empty()) std::memcpy(frame.buffers[i].data, buffer.data(), buffer.size());
   }
-  if (!bytes.empty()) throw ProtocolError("the peer wrote more than a frame");
+  if (!bytes.empty()) throw ProtocolError("the peer sent more than one frame in one record of shared memory");
   return frame;
 }
 
+// Returns the final place of the next bytes, or nothing if they should go to the staging area: a small rest, or bytes
+// that other staged bytes precede.
 std::span<std::byte> FrameReader::direct_room() {
   if (staged() > 0) return {};
   if (state_ == State::body) {
     const std::uint64_t left = frame_.head.body_bytes - filled_;
     if (left < limits::staging_bytes) return {};
+    // The body at most doubles, so its memory stays in proportion to the bytes that have arrived.
     frame_.body.resize(filled_ + std::min<std::uint64_t>(left, std::max(limits::body_growth_bytes, filled_)));
     return std::as_writable_bytes(std::span(frame_.body)).subspan(filled_);
   }
@@ -158,21 +162,23 @@ bool FrameReader::read_head() {
 }
 
 bool FrameReader::read_call_head() {
-  FrameCallHead said;
-  if (staged() < sizeof(said)) return false;
-  take_staged(reinterpret_cast<std::byte*>(&said), sizeof(said));
-  frame_.call = checked(said);
+  FrameCallHead call_head;
+  if (staged() < sizeof(call_head)) return false;
+  take_staged(reinterpret_cast<std::byte*>(&call_head), sizeof(call_head));
+  frame_.call = checked(call_head);
   state_ = State::table;
   return true;
 }
 
+// The table grows with the entries that arrive, so that a count alone takes no memory.
 bool FrameReader::read_table() {
   while (frame_.entries.size() < frame_.head.buffer_count) {
     if (staged() < sizeof(BufferEntry)) return false;
     BufferEntry& entry = frame_.entries.emplace_back();
     take_staged(reinterpret_cast<std::byte*>(&entry), sizeof(BufferEntry));
     if (__builtin_add_overflow(announced_, entry.bytes, &announced_) || announced_ > message_bytes_max_)
-      throw MessageTooLarge("a frame says it has more than " + std::to_string(message_bytes_max_) + " bytes");
+      throw MessageTooLarge("the peer announced a message of more than " + std::to_string(message_bytes_max_) +
+                            " bytes, which is the limit");
   }
   state_ = announced_ > hold_above_ ? State::held : State::body;
   return true;

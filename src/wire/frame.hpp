@@ -1,4 +1,4 @@
-// Frames: how a message lies in a stream of bytes. docs/wire_format.md is the grammar; this is its other half.
+// Frames: how messages are laid out in a stream of bytes. docs/wire_format.md is the grammar. Input is untrusted.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct FrameHead {
 static_assert(sizeof(FrameHead) == 16 && offsetof(FrameHead, kind) == 2 && offsetof(FrameHead, codec) == 3 &&
               offsetof(FrameHead, buffer_count) == 4 && offsetof(FrameHead, body_bytes) == 8);
 
-/// A CallHead as it lies in the stream, after the head of a frame whose kind has one.
+/// A CallHead as it is laid out in the stream, behind the FrameHead of a kind that has one.
 struct FrameCallHead {
   std::int64_t number = 0, time_ns = 0;
   std::uint8_t verb = 0;
@@ -39,6 +39,7 @@ struct FrameCallHead {
 };
 static_assert(sizeof(FrameCallHead) == 24 && offsetof(FrameCallHead, verb) == 16);
 
+/// One entry of a frame's table of buffers.
 struct BufferEntry {
   std::uint64_t bytes = 0;
   BufferPlace place = {};
@@ -47,7 +48,7 @@ static_assert(sizeof(BufferEntry) == 16 && offsetof(BufferEntry, place) == 8 &&
               std::is_trivially_copyable_v<BufferEntry>);
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-/// Appends the head and the buffer table of one frame. `call` is left out where the kind has none.
+/// Appends the head, the call head (if the kind has one) and the table of buffers of one frame.
 void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead& call,
                          std::span<const BufferEntry> entries);
 
@@ -56,39 +57,42 @@ struct Frame {
   CallHead call;  ///< if the kind has one
   std::vector<BufferEntry> entries;
   std::string body;
-  std::vector<Buffer> buffers;  ///< one for each entry; without memory where the place is not the stream
+  std::vector<Buffer> buffers;  ///< one for each entry; empty if the buffer is not in the stream
 
-  /// How long it is in the stream.
+  /// Returns how many bytes the frame takes in the stream.
   [[nodiscard]] std::uint64_t stream_bytes() const;
 };
 
-/// A small frame that has been had whole. ProtocolError if it is anything else.
+/// Parses a complete small frame. Throws ProtocolError if the bytes are anything else, MessageTooLarge if the frame
+/// announces more than the limits.
 [[nodiscard]] Frame parse_frame(std::string_view bytes);
 
-/// Makes frames of bytes as they come, in pieces of any size. Large pieces are read straight to where they stay.
-/// Everything a peer says is checked against the limits before memory is taken for it: ProtocolError if it is not a
-/// frame, MessageTooLarge if it is too large a one; after either, the stream cannot be followed any more.
+/// Parses frames from a stream that arrives in pieces of any size. The caller reads into room() and calls commit(); the
+/// bytes of large bodies and buffers go directly to their final place. Every size is checked against the limits before
+/// memory is allocated: commit() throws ProtocolError for bytes that are not a frame and MessageTooLarge for a frame
+/// that is too large. After either, the reader cannot continue.
 class FrameReader {
  public:
   explicit FrameReader(std::uint64_t message_bytes_max = limits::message_bytes_max)
       : message_bytes_max_(message_bytes_max) {}
 
-  /// Where the next bytes of the stream should be put. Never empty.
+  /// Returns the memory for the next bytes of the stream. It is never empty.
   [[nodiscard]] std::span<std::byte> room();
-  /// So many bytes were put there.
+  /// Tells the reader that the next `bytes` bytes are in room().
   void commit(std::size_t bytes);
 
-  /// A frame that says it is larger is not begun until this is raised; nothing is allocated for it meanwhile.
+  /// Sets a threshold: the reader stops in front of a frame that announces more bytes, and allocates nothing for it,
+  /// until a call raises the threshold.
   void set_hold_above(std::uint64_t bytes);
   [[nodiscard]] bool holds_back() const { return state_ == State::held; }
 
   [[nodiscard]] bool has_frame() const { return !finished_.empty(); }
   [[nodiscard]] Frame take_frame();
-  /// Bytes of a frame that has begun and is not complete; 0 between frames.
+  /// Returns how many bytes of an incomplete frame have arrived; 0 between frames.
   [[nodiscard]] std::uint64_t pending_bytes() const { return (state_ == State::head ? 0 : received_) + staged(); }
-  /// How large the frame that has begun says it is; 0 if not known yet.
+  /// Returns how many bytes the head of the incomplete frame announces; 0 if no head has arrived.
   [[nodiscard]] std::uint64_t announced_bytes() const { return state_ == State::head ? 0 : announced_; }
-  /// What has come of the frame that has begun agrees with its head, and with how far it has been read.
+  /// Checks that the parts of the incomplete frame agree with its head and with the state of the reader.
   void check_invariants() const;
 
  private:
@@ -107,15 +111,15 @@ class FrameReader {
 
   std::uint64_t message_bytes_max_;
   std::uint64_t hold_above_ = UINT64_MAX;
-  std::unique_ptr<std::byte[]> staging_;  // not set to anything: most of it is never touched
+  std::unique_ptr<std::byte[]> staging_;  // uninitialised, because most of it is never used
   std::size_t staged_begin_ = 0, staged_end_ = 0;
   State state_ = State::head;
   Frame frame_;
   BufferRecycler recycler_;
   std::size_t buffer_ = 0;    // which buffer is being filled
-  std::uint64_t filled_ = 0;  // of the body or of that buffer
+  std::uint64_t filled_ = 0;  // how many bytes of the body, or of that buffer, are there
   std::uint64_t received_ = 0, announced_ = 0;
-  bool direct_ = false;  // the last room() was the final place
+  bool direct_ = false;  // the last room() was the final place of the bytes
   std::deque<Frame> finished_;
 };
 

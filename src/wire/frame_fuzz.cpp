@@ -1,4 +1,4 @@
-// Any bytes, in pieces of any size, either make frames or are refused. Nothing else may happen.
+// Feeds any bytes, in pieces of any size, to a FrameReader. They become frames or are refused; nothing else may happen.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

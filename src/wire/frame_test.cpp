@@ -29,7 +29,7 @@ std::string frame(const FrameHead& head, std::span<const BufferEntry> entries, c
 
 }  // namespace
 
-TEST_CASE("a buffer's place is the number that the frame's table has") {
+TEST_CASE("a buffer's place is stored as the number in the frame's table") {
   CHECK(BufferPlace().in_stream());
   CHECK(BufferPlace().route() == BufferPlace::Route::stream);
   CHECK(std::bit_cast<std::uint64_t>(BufferPlace()) == 0);
@@ -58,7 +58,7 @@ TEST_CASE("a frame's bytes are those of docs/wire_format.md") {
   CHECK(frame(head, {&entry, 1}, "nullxy") == expected);
 }
 
-TEST_CASE("a call's head stands before its table, and is checked") {
+TEST_CASE("a call's head comes before its table, and is checked") {
   FrameHead head;
   head.kind = Message::Kind::call;
   head.body_bytes = 1;
@@ -88,7 +88,7 @@ TEST_CASE("a call's head stands before its table, and is checked") {
   CHECK_THROWS_AS((void)parse_frame(bytes), ProtocolError);
 }
 
-TEST_CASE("frames are made of pieces of any size") {
+TEST_CASE("frames are parsed from pieces of any size") {
   FrameHead head;
   head.buffer_count = 2;
   head.body_bytes = 200'000;
@@ -111,7 +111,7 @@ TEST_CASE("frames are made of pieces of any size") {
   }
 }
 
-TEST_CASE("what is not a frame is refused, and what is too large before memory is taken for it") {
+TEST_CASE("bytes that are not a frame are refused, and too large a frame before memory is allocated") {
   const auto refused = [](std::string_view bytes) {
     FrameReader reader;
     feed(reader, bytes, bytes.size());
@@ -120,7 +120,8 @@ TEST_CASE("what is not a frame is refused, and what is too large before memory i
   FrameHead head;
   head.body_bytes = limits::body_bytes_max + 1;
   CHECK_THROWS_WITH_AS(refused(frame(head, {}, "")),
-                       "a frame says its body has 1073741825 bytes; the limit is 1073741824", MessageTooLarge);
+                       "the peer announced a message with a body of 1073741825 bytes; the limit is 1073741824",
+                       MessageTooLarge);
   head = {};
   head.buffer_count = limits::buffers_max + 1;
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
@@ -133,7 +134,7 @@ TEST_CASE("what is not a frame is refused, and what is too large before memory i
   CHECK_THROWS_AS(refused(frame(head, {}, "")), ProtocolError);
 }
 
-TEST_CASE("a frame above the threshold is held back until it is raised") {
+TEST_CASE("a frame above the threshold is held back until the threshold is raised") {
   FrameHead head;
   head.body_bytes = 5000;
   FrameReader reader;

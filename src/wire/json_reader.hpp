@@ -1,5 +1,5 @@
-// Reads a JSON body into events, undoing JsonWriter's escapes. The bytes may be hostile: whatever they say ends in
-// events or ProtocolError. Sizes of containers are not known in advance: they are given as 0.
+// Turns a JSON body into events, and JsonWriter's escapes into what they stand for. Input is untrusted: it ends in
+// events or in ProtocolError. The sizes of containers are not known in advance, so events give them as 0.
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t value, const string_t& text) override {
     if (text.find_first_of(".eE") == std::string::npos)
-      throw ProtocolError("the integer " + text + " in a message does not fit 64 bits");
+      throw ProtocolError("the integer " + text + " in a message does not fit into 64 bits");
     return plain(), sink_.real(value), done();
   }
   bool string(string_t& value) override {
@@ -83,7 +83,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
     if (level == Level::pairs) return true;
     if (level == Level::pair_done) return true;
     if (level == Level::array_parts) {
-      if (words_ != 2) fail("an array has no dtype");
+      if (words_ != 2) fail("an array has no form and dtype");
       return sink_.array(form_, dtype_, std::move(shape_)), true;
     }
     if (level != Level::list) fail("a pair is not complete");
@@ -96,15 +96,17 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  // What an open bracket or brace of the text is. An object is unknown until its first key shows whether it is an
+  // escape.
   enum class Level : std::uint8_t {
     list,
     object,
     unknown,
-    array,
+    array,  // from here to map: the key of an escape has been read, its value has not
     array_parts,
     bytes,
     real,
-    map,  // just after the key of an escape
+    map,
     pairs,
     pair_key,
     pair_value,
@@ -117,16 +119,16 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   [[noreturn]] static void fail(const char* what) {
     throw ProtocolError("a message's JSON body is malformed: " + std::string(what));
   }
-  /// An ordinary value may stand here.
+  /// Throws unless an ordinary value may stand here.
   void plain() const {
     if (levels_.empty() || at(Level::list) || at(Level::object) || at(Level::pair_key) || at(Level::pair_value)) return;
-    fail("an escape holds what it must not");
+    fail("an escape has a value of the wrong kind");
   }
   void plain_container() const {
     if (at(Level::pair_key)) fail("a key is a list or a map");
     plain();
   }
-  /// A value is complete: a pair goes on to its other half, an escape is used up.
+  /// Called after each complete value: a pair continues with its other half, an escape is complete.
   bool done() {
     if (at(Level::pair_key))
       levels_.back() = Level::pair_value;
@@ -137,7 +139,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool enter(Level level) {
-    if (levels_.size() == 2 * limits::depth_max)  // an escaped map takes two levels
+    if (levels_.size() == 2 * limits::depth_max)  // an escaped map takes two levels of brackets
       throw ProtocolError("a message is nested deeper than " + std::to_string(limits::depth_max) + " levels");
     levels_.push_back(level);
     return true;
@@ -149,7 +151,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
     if (key == "$bytes") return level = Level::bytes, true;
     if (is_key) fail("a key is an array or a map");
     if (key == "$array") return level = Level::array, true;
-    if (key != "$map") throw ProtocolError("a message has an escape that is not known: " + key);
+    if (key != "$map") throw ProtocolError("a message has an unknown escape: " + key);
     level = Level::map;
     return sink_.begin_map(0, false), true;
   }
@@ -161,11 +163,11 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
     else if (words_ == 0 && word == "list")
       form_ = Array::Form::list;
     else if (words_ != 1 || !parse_dtype(word, dtype_))
-      throw ProtocolError("a message has an array of " + word);
+      throw ProtocolError("a message has an array of an unknown form or dtype: " + word);
     return ++words_, true;
   }
   bool limit_shape() const {
-    if (shape_.size() > limits::dimensions_max || words_ != 2) fail("an array's shape is not one");
+    if (shape_.size() > limits::dimensions_max || words_ != 2) fail("the shape of an array is malformed");
     return true;
   }
   static double bits(const std::string& hex) {
@@ -187,7 +189,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
 template <class Sink>
 void read_json(std::string_view body, Sink& sink) {
   JsonHandler<Sink> handler(sink);
-  // What json::sax_parse does, without the readers of four binary formats that would come along: a tenth of a wheel.
+  // This does what json::sax_parse does, without its readers of four binary formats, which take a tenth of a wheel.
   auto input = nlohmann::detail::input_adapter(body.begin(), body.end());
   if (!nlohmann::detail::parser<nlohmann::json, decltype(input)>(std::move(input)).sax_parse(&handler))
     throw ProtocolError("a message's JSON body is malformed");

@@ -1,4 +1,5 @@
-// JSON texts: of whole values, and of the two pieces that take care, numbers that read back bit for bit and strings.
+// Writes and reads values as JSON texts, and writes the two parts that need care: strings, and numbers that must read
+// back bit for bit.
 #pragma once
 
 #include <string>
@@ -8,13 +9,14 @@
 
 namespace miniray {
 
-/// The value as one line of JSON. Arrays and bytes are named there without their contents.
+/// Returns the value as one line of JSON. The content of arrays and bytes is left out.
 [[nodiscard]] std::string write_json(const Value& value);
-/// Throws ProtocolError if the text is not well formed.
+/// Parses a JSON text. Throws ProtocolError if it is not well formed.
 [[nodiscard]] Value read_json_text(std::string_view text);
 
-/// The shortest text that reads back as the same finite double, and as a real rather than an integer.
+/// Returns the shortest text that reads back as the same finite double, and not as an integer.
 [[nodiscard]] std::string json_number(double value);
+/// Appends the text in quotation marks, with escapes.
 void append_json_string(std::string& out, std::string_view text);
 
 }  // namespace miniray

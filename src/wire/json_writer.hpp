@@ -1,4 +1,5 @@
-// Writes events as a JSON body. What JSON cannot say is an object with one key that begins with "$":
+// Writes events as a JSON body. A value that JSON does not have becomes an escape, an object with one key that begins
+// with "$":
 //   {"$array": ["array", "float64", 2, 3]}   the next buffer, as an array (or "tensor", or "list") of that shape
 //   {"$bytes": null}                         the next buffer, as bytes
 //   {"$float": "7ff8000000000000"}           the bits of a float that is not finite
@@ -62,6 +63,7 @@ class JsonWriter {
     std::size_t events = 0;
   };
 
+  // Writes the separator in front of an element. The events of a map are its keys and values in turn.
   void before() {
     if (levels_.empty()) return;
     const Level& level = levels_.back();

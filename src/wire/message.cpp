@@ -16,7 +16,7 @@ const char* name_of(Codec codec) { return codec == Codec::json ? "json" : "msgpa
 Codec parse_codec(std::string_view name) {
   if (name == "msgpack") return Codec::msgpack;
   if (name == "json") return Codec::json;
-  throw UsageError("there is no codec \"" + std::string(name) + R"("; choose "msgpack" or "json")");
+  throw UsageError("unknown codec \"" + std::string(name) + R"("; choose "msgpack" or "json")");
 }
 
 Message encode(const Value& value, Codec codec) {
@@ -54,7 +54,7 @@ std::string text_of(Codec codec, std::string_view body) {
     else
       read_msgpack(body, writer);
   } catch (const ProtocolError&) {
-    // Cut short, or not well formed: what came before is still worth showing.
+    // The body is cut short or malformed. The text shows what comes before that.
   }
   return std::move(writer).text();
 }

@@ -1,4 +1,4 @@
-// Any body with any buffers either decodes or is refused; what decodes, encodes and decodes again to the same value.
+// Decodes any body with any buffers. It is refused, or its value encodes and decodes again to the same value.
 #include <cstddef>
 #include <cstdint>
 
@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   Message message;
   message.codec = static_cast<Codec>(data[0] & 1U);
-  // Two bits for each of three buffers: absent, empty, 8 bytes, 24 bytes.
+  // Two bits choose each of three buffers: absent, empty, 8 bytes or 24 bytes.
   for (unsigned i = 0; i < 3; ++i) {
     constexpr std::size_t sizes[] = {0, 0, 8, 24};
     const unsigned which = (data[1] >> (2 * i)) & 3U;
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!(decode(again) == value)) __builtin_trap();
     }
   } catch (const ProtocolError&) {
-  } catch (const Unsendable&) {  // nested as deeply as a reader accepts, which a writer counts differently
+  } catch (const Unsendable&) {  // a reader counts nesting differently, and accepts slightly more than a writer
   }
   return 0;
 }

@@ -65,8 +65,8 @@ TEST_CASE("malformed bodies are refused with the reason") {
     CAPTURE(std::string(body));
     CHECK_THROWS_AS((void)from_json(body, {eight}), ProtocolError);
   }
-  CHECK_THROWS_AS((void)from_json("1", {eight}), ProtocolError);             // a buffer that nothing refers to
-  CHECK_THROWS_AS((void)from_json("{\"$bytes\":null}", {}), ProtocolError);  // and the other way round
+  CHECK_THROWS_AS((void)from_json("1", {eight}), ProtocolError);             // no reference to the buffer
+  CHECK_THROWS_AS((void)from_json("{\"$bytes\":null}", {}), ProtocolError);  // no buffer for the reference
   for (const std::string& body :
        {std::string(""), std::string("\xc1"), std::string("\x92\x01"), std::string("\xa2\xff\xff"),
         std::string("\xdd\xff\xff\xff\xff"), std::string("\x01\x01"), std::string("\xd4\x07\x00", 3),
@@ -80,7 +80,7 @@ TEST_CASE("malformed bodies are refused with the reason") {
   CHECK_THROWS_AS((void)from_json(std::string(100'000, '[')), ProtocolError);
 }
 
-TEST_CASE("people see JSON, abridged") {
+TEST_CASE("the text of a message is abridged JSON") {
   const std::string abridged = Value{{"a", Array::zeros<double>({2, 3})}, {"b", std::string(200, 'x')}}.text();
   CHECK(abridged == "{\"a\": \"<array float64 2x3>\", \"b\": \"" + std::string(120, 'x') + "... (200 bytes)\"}");
   CHECK(Value(List(20, Value(true))).text().ends_with(R"(true, "..."])"));
@@ -92,7 +92,7 @@ TEST_CASE("people see JSON, abridged") {
   CHECK(text_of(Codec::json, "garbage") == R"("...")");
 }
 
-TEST_CASE("a message is read like JSON, and mistakes name what is there") {
+TEST_CASE("a message is read like JSON, and errors name what it has") {
   Value message{{"cmd", "train"}, {"lr", 0.1}, {"steps", 3}, {"a", Array::of(std::vector<double>{1, 2})}};
   CHECK(message["cmd"] == "train");
   CHECK(message["steps"].integer() == 3);
@@ -102,10 +102,9 @@ TEST_CASE("a message is read like JSON, and mistakes name what is there") {
   CHECK(message["new"].boolean());
   const Value& constant = message;
   CHECK_THROWS_WITH_AS((void)constant["missing"],
-                       R"(there is no key "missing" in the message; it has "cmd", "lr", "steps", "a", "new")",
-                       ValueError);
+                       R"(the message has no key "missing"; its keys: "cmd", "lr", "steps", "a", "new")", ValueError);
   CHECK_THROWS_WITH_AS((void)message["cmd"].integer(),
-                       R"(expected an integer that fits int64, but the value is a string: "train")", ValueError);
+                       R"(expected an integer that fits into int64, but the value is a string: "train")", ValueError);
   CHECK_THROWS_WITH_AS((void)message["a"].array<float>(), "the array holds float64, not float32", ValueError);
   CHECK_THROWS_AS(Array(DType::float64, {3}, Buffer::allocate(8)), UsageError);
 }

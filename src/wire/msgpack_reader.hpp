@@ -1,4 +1,4 @@
-// Reads a MessagePack body into events. The bytes may be hostile: whatever they say ends in events or ProtocolError.
+// Turns a MessagePack body into events. Input is untrusted: it ends in events or in ProtocolError.
 #pragma once
 
 #include <cstring>
@@ -44,7 +44,7 @@ class MsgpackVisitor : public msgpack::null_visitor {
     if (type != Extension::array || size < 2 || (size - 2) % 8 != 0 || (size - 2) / 8 > limits::dimensions_max ||
         static_cast<std::uint8_t>(data[1]) > static_cast<std::uint8_t>(Array::Form::list) ||
         static_cast<std::uint8_t>(data[2]) >= dtype_count)
-      throw ProtocolError("a message has an extension that is not an array (type " +
+      throw ProtocolError("a message has a malformed or unknown extension (type " +
                           std::to_string(static_cast<int>(type)) + ", " + std::to_string(size) + " bytes)");
     Shape shape((size - 2) / 8);
     if (!shape.empty()) std::memcpy(shape.data(), data + 3, 8 * shape.size());
@@ -82,8 +82,8 @@ void read_msgpack(std::string_view body, Sink& sink) {
   MsgpackVisitor<Sink> visitor(sink);
   std::size_t offset = 0;
   if (!msgpack::parse(body.data(), body.size(), offset, visitor) || offset != body.size())
-    throw ProtocolError("a message's MessagePack body is not one value: " + std::to_string(body.size()) +
-                        " bytes came, " + std::to_string(offset) + " make sense");
+    throw ProtocolError("a message's MessagePack body is not one value: it has " + std::to_string(body.size()) +
+                        " bytes, and the value ends after " + std::to_string(offset));
 }
 
 }  // namespace miniray

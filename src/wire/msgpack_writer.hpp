@@ -1,4 +1,5 @@
-// Writes events as a MessagePack body. Arrays and long bytes go beside it and leave an extension behind.
+// Writes events as a MessagePack body. Arrays and long bytes become buffers beside the body; an extension in the body
+// marks their place.
 #pragma once
 
 #include <bit>
@@ -23,7 +24,7 @@ class MsgpackWriter {
   void boolean(bool value) { value ? packer_.pack_true() : packer_.pack_false(); }
   void integer(std::int64_t value) { packer_.pack_int64(value); }
   void unsigned_integer(std::uint64_t value) { packer_.pack_uint64(value); }
-  void real(double value) {  // the library's pack_double turns 1.0 into an integer
+  void real(double value) {  // not with the library's pack_double, which turns 1.0 into an integer
     const std::uint64_t bits = __builtin_bswap64(std::bit_cast<std::uint64_t>(value));
     message_.body += '\xcb';
     message_.body.append(reinterpret_cast<const char*>(&bits), sizeof(bits));

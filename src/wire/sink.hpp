@@ -1,10 +1,11 @@
-// How the wire layer fits together: sources make events, sinks take them, and any source drives any sink.
+// The wire layer consists of sources, which produce events, and sinks, which consume them. Any source can drive any
+// sink.
 //
 //   sources: walk(Value), read_msgpack(body), read_json(body), the Python package's walk(object)
 //   sinks:   MsgpackWriter, JsonWriter, ValueBuilder, TextWriter, the Python package's ObjectBuilder
 //
-// A sink has these members. Containers nest; a map's keys and values alternate. An array or bytes event that has a
-// buffer comes from memory (sinks that write); one without comes from a body (sinks that build take the next buffer).
+// A sink has these members. Containers nest, and a map's keys and values alternate. A source in memory gives each array
+// event its buffer, for sinks that write. A body gives none: sinks that build take the next buffer of the message.
 //
 //   null()  boolean(bool)  integer(int64)  unsigned_integer(uint64)  real(double)  string(string_view)
 //   bytes(string_view)               bytes in the body
@@ -23,7 +24,8 @@
 
 namespace miniray {
 
-/// Thrown while a value is walked. Each level puts its own step in front, so the text ends up naming the place.
+/// Thrown while a source walks a value that cannot be sent. Each level prepends its own step, so that the text names
+/// the place inside the value.
 class UnsendableAt {
  public:
   enum class Fault : std::uint8_t { type, overflow };
@@ -41,7 +43,7 @@ class UnsendableAt {
   Fault fault_;
 };
 
-/// Counts nesting on the way in, for sources of both directions.
+/// Counts how deep containers are nested, and throws above the limit.
 class Depth {
  public:
   void enter() {
@@ -56,7 +58,7 @@ class Depth {
   std::size_t depth_ = 0;
 };
 
-/// The buffers that came beside a body. The n-th reference in the body takes the n-th buffer.
+/// The buffers beside a body. The n-th reference in the body takes the n-th buffer. Input is untrusted.
 class BufferQueue {
  public:
   explicit BufferQueue(const std::vector<Buffer>& buffers) : buffers_(buffers) {}
@@ -68,11 +70,11 @@ class BufferQueue {
   Array take_array(Array::Form form, DType dtype, Shape shape) {
     for (const std::uint64_t extent : shape)
       if (extent > static_cast<std::uint64_t>(INT64_MAX))
-        throw ProtocolError("an array in a message has no possible shape");
+        throw ProtocolError("an array in a message has an impossible shape");
     try {
       return {dtype, std::move(shape), take(), form};
     } catch (const UsageError& error) {
-      throw ProtocolError(std::string("a message does not fit its buffer: ") + error.what());
+      throw ProtocolError(std::string("an array in a message does not fit its buffer: ") + error.what());
     }
   }
   void require_all_taken() const {

@@ -83,7 +83,7 @@ void TextWriter::close(char closing) {
 }
 
 std::string TextWriter::text() && {
-  bool cut_here = true;  // only the innermost open container lacks something
+  bool cut_here = true;  // only the innermost open container lacks elements
   for (; !levels_.empty(); levels_.pop_back(), cut_here = false) {
     const Level& level = levels_.back();
     if (cut_here && level.is_map && level.events % 2 == 1)

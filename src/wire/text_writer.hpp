@@ -1,5 +1,6 @@
-// Messages as people see them: JSON, with long strings, long lists and all arrays abridged. Any JSON parser reads it,
-// but not back to the same message: bytes, NaN and keys that are not strings are shown as strings.
+// Writes events as JSON for people to read: long strings, long lists and all arrays are abridged. Any JSON parser
+// accepts the text, but it does not read back as the same message: bytes, NaN and keys that are not strings become
+// strings.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class TextWriter {
   void begin_map(std::size_t, bool) { open('{', true); }
   void end_map() { close('}'); }
 
-  /// What was written so far; containers that were not closed are closed.
+  /// Returns the text so far, and closes the containers that are still open.
   [[nodiscard]] std::string text() &&;
 
  private:
@@ -38,8 +39,8 @@ class TextWriter {
     bool is_map;
     std::size_t events = 0;
   };
-  bool begin_element();               // false if this element is left out
-  [[nodiscard]] bool at_key() const;  // the element that was just begun is a key
+  bool begin_element();               // returns false if this element is left out
+  [[nodiscard]] bool at_key() const;  // whether the current element is a key
   void atom(std::string_view text);
   void bytes_summary(std::size_t size);
   void open(char opening, bool is_map);
@@ -47,7 +48,7 @@ class TextWriter {
 
   std::string text_;
   std::vector<Level> levels_;
-  std::size_t hidden_ = 0;  // how many open containers are inside something left out
+  std::size_t hidden_ = 0;  // how many open containers are left out
 };
 
 }  // namespace miniray

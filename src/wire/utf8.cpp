@@ -10,7 +10,7 @@ namespace {
 
 bool is_continuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
 
-// The length of the well-formed sequence at `at`, or 0. The ranges exclude overlong forms and surrogates.
+// Returns the length of the well-formed sequence at `at`, or 0. The ranges exclude overlong forms and surrogates.
 std::size_t sequence_length(const unsigned char* at, std::size_t left) {
   const unsigned char first = at[0];
   if (first < 0x80) return 1;
@@ -56,7 +56,7 @@ bool is_utf8(std::string_view bytes) {
   std::size_t left = bytes.size();
   while (left > 0) {
     std::uint64_t eight = 0;
-    if (left >= sizeof(eight)) {  // most text is ASCII: take it eight bytes at a time
+    if (left >= sizeof(eight)) {  // most text is ASCII, which is checked eight bytes at a time
       std::memcpy(&eight, at, sizeof(eight));
       if ((eight & 0x8080808080808080U) == 0) {
         at += sizeof(eight);

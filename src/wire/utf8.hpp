@@ -1,4 +1,4 @@
-// Whether bytes are text. Strings are checked on both sides, so that no peer ever sees a string that is not one.
+// Checks whether bytes are UTF-8. Sender and receiver both check strings, so that no program gets a malformed one.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 namespace miniray {
 
 [[nodiscard]] bool is_utf8(std::string_view bytes);
-/// What others wrote, which may be anything, as text: bytes that are none become \xNN.
+/// Returns any bytes as text: bytes that are not UTF-8 become \xNN.
 [[nodiscard]] std::string to_utf8(std::string_view bytes);
-/// The same on one line, for a log: control characters become \xNN too.
+/// Returns any bytes as one line of text for a log: control characters become \xNN too.
 [[nodiscard]] std::string to_utf8_line(std::string_view bytes);
 
 }  // namespace miniray

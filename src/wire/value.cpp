@@ -38,7 +38,7 @@ const T& Value::get(const char* wanted) const {
 }
 
 bool Value::boolean() const { return get<bool>("a bool"); }
-std::int64_t Value::integer() const { return get<std::int64_t>("an integer that fits int64"); }
+std::int64_t Value::integer() const { return get<std::int64_t>("an integer that fits into int64"); }
 std::uint64_t Value::unsigned_integer() const {
   if (const auto* small = std::get_if<std::int64_t>(&data_); small != nullptr && *small >= 0)
     return static_cast<std::uint64_t>(*small);
@@ -68,7 +68,7 @@ const Value& Value::operator[](const Value& key) const {
   if (const Value* found = find(key)) return *found;
   std::string keys;
   for (const auto& entry : map()) keys += (keys.empty() ? "" : ", ") + entry.first.text();
-  throw ValueError("there is no key " + key.text() + " in the message; it has " + (keys.empty() ? "none" : keys));
+  throw ValueError("the message has no key " + key.text() + "; its keys: " + (keys.empty() ? "none" : keys));
 }
 
 Value& Value::operator[](const Value& key) {
@@ -79,7 +79,8 @@ Value& Value::operator[](const Value& key) {
 
 const Value& Value::at(std::size_t index) const {
   if (index < list().size()) return list()[index];
-  throw ValueError("there is no element " + std::to_string(index) + " in a list of " + std::to_string(list().size()));
+  throw ValueError("the list has no element " + std::to_string(index) + "; its length is " +
+                   std::to_string(list().size()));
 }
 
 std::size_t Value::size() const {

@@ -1,4 +1,4 @@
-// Builds a Value from events and the buffers that came beside the body.
+// Builds a Value from the events of a body and the buffers beside it. Throws ProtocolError if they do not match.
 #pragma once
 
 #include <vector>
@@ -26,7 +26,7 @@ class ValueBuilder {
   void begin_map(std::size_t, bool) { open_.push_back({Value(Map()), Value(), false}); }
   void end_map() { close(); }
 
-  /// The one value that was built.
+  /// Returns the value. Throws ProtocolError if the body has not referred to every buffer.
   [[nodiscard]] Value finish();
 
  private:

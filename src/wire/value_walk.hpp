@@ -1,4 +1,4 @@
-// Turns a Value into events.
+// Turns a Value into events. Throws UnsendableAt for a part that no message can hold.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace miniray {
 
-/// Whether a map can be written as a JSON object: every key is a string, and none can be taken for an escape.
+/// Returns whether a map can be written as a JSON object: every key is a string, and none looks like an escape.
 inline bool is_plain_map(const Map& map) {
   return std::ranges::all_of(map, [](const auto& entry) {
     return entry.first.kind() == Value::Kind::string && !entry.first.string().starts_with('$');
@@ -59,6 +59,7 @@ class ValueWalk {
     sink_.bytes_beside(Buffer::borrow(bytes.data(), bytes.size()));
   }
 
+  // Sends a list whose elements are all of one kind as one buffer. Returns false if they are not.
   template <class T>
   bool packed(const List& list, Value::Kind kind, DType dtype) {
     if (!std::ranges::all_of(list, [&](const Value& element) { return element.kind() == kind; })) return false;

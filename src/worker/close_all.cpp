@@ -15,7 +15,8 @@ Closer::Closer(Worker::State& worker, const CloseOptions& options) : left_{&work
 Closer::Closer(std::span<Worker* const> workers, const CloseOptions& options) : options_(options) {
   for (Worker* worker : workers) {
     try {
-      if (!worker->state_ || !worker->state_->is_ours()) continue;  // another has its process
+      if (!worker->state_ || !worker->state_->is_ours())
+        continue;  // it was moved from, or belongs to the parent process
       worker->state_->end();
       left_.push_back(worker->state_.get());
     } catch (const UsageError&) {  // another thread is using it
@@ -27,8 +28,8 @@ Closing Closer::how() const {
   return options_.urgency == nullptr ? options_.how : std::max(options_.how, options_.urgency->load());
 }
 
-// Finishes those that have ended. A moment after they were told to, workers that still send messages are cut off.
-void Closer::look() {
+// Finishes the workers that have ended. After idle_grace_ms, cuts off workers that still send messages.
+void Closer::finish_ended() {
   const bool cut = cut_at_.passed();
   std::erase_if(left_, [&](Worker::State* worker) {
     if (!worker->has_closed(cut)) return false;
@@ -38,8 +39,8 @@ void Closer::look() {
 }
 
 void Closer::wait(const Deadline& deadline) {
-  const Closing before = begun_;
-  while (look(), !left_.empty() && !deadline.passed() && how() == before) {
+  const Closing before = stage_;
+  while (finish_ended(), !left_.empty() && !deadline.passed() && how() == before) {
     std::vector<pollfd> watched;
     for (Worker::State* worker : left_) worker->watch(watched);
     int slice_ms = options_.urgency == nullptr ? limits::wait_slice_ms : limits::urgency_slice_ms;
@@ -49,7 +50,7 @@ void Closer::wait(const Deadline& deadline) {
   }
 }
 
-// SIGKILL is sure to end a process of this machine. From another one, news may never come.
+// SIGKILL surely ends a process of this machine. The server of a worker on another machine may never confirm its end.
 bool Closer::some_can_be_killed() const {
   return std::ranges::any_of(left_, [](Worker::State* worker) { return worker->process().can_be_killed(); });
 }
@@ -58,41 +59,41 @@ Deadline Closer::news_deadline() const {
   int news_ms = 0;
   for (Worker::State* worker : left_)
     if (!worker->process().can_be_killed()) news_ms = std::max(news_ms, worker->process().news_within_ms());
-  if (begun_ != Closing::finish) news_ms = std::min(news_ms, 2 * limits::interrupt_grace_ms);
+  if (stage_ != Closing::finish) news_ms = std::min(news_ms, 2 * limits::interrupt_grace_ms);
   return Deadline::in_ms(options_.news_within_ms.value_or(news_ms));
 }
 
-void Closer::wait_for_the_dead() {
+void Closer::wait_for_killed() {
   const Deadline news = news_deadline();
-  begun_ = how();
+  stage_ = how();
   while (!left_.empty() && (some_can_be_killed() || !news.passed()))
     wait(Deadline::in_ms(news.passed() ? limits::wait_slice_ms : news.poll_ms(limits::wait_slice_ms)));
 }
 
 bool Closer::step() {
-  look();
+  finish_ended();
   if (!left_.empty() && !news_until_) {
     for (Worker::State* worker : left_) worker->kill(SIGKILL);
     news_until_ = news_deadline();
   }
-  if (!left_.empty() && !some_can_be_killed() && news_until_->passed()) abandon();
+  if (!left_.empty() && !some_can_be_killed() && news_until_->passed()) drop_rest();
   return left_.empty();
 }
 
 void Closer::run_stages() {
-  begun_ = how();
-  if (begun_ == Closing::finish) {
+  stage_ = how();
+  if (stage_ == Closing::finish) {
     wait(Deadline::in_seconds(options_.grace_s));
-    if (how() > begun_) return run_stages();
+    if (how() > stage_) return run_stages();  // another thread has raised the urgency
   }
-  if (begun_ == Closing::interrupt) {
+  if (stage_ == Closing::interrupt) {
     wait(cut_at_);
     for (Worker::State* worker : left_) worker->interrupt();
     wait(Deadline::in_ms(limits::interrupt_grace_ms));
   }
-  look();  // what ended by itself is not killed
+  finish_ended();  // a worker that has ended by itself must not be killed, so that its end is reported
   for (Worker::State* worker : left_) worker->kill(SIGKILL);
-  wait_for_the_dead();
+  wait_for_killed();
 }
 
 void Closer::run() {
@@ -103,15 +104,15 @@ void Closer::run() {
       break;
     } catch (...) {
       if (!interrupt) interrupt = std::current_exception();
-      if (begun_ == Closing::kill) break;  // they have been killed; the rest is the kernel's
-      options_.how = begun_ == Closing::finish ? Closing::interrupt : Closing::kill;
+      if (stage_ == Closing::kill) break;  // the workers have been killed; there is nothing more to do
+      options_.how = stage_ == Closing::finish ? Closing::interrupt : Closing::kill;
     }
   }
-  if (!options_.keeps_silent) abandon();
+  if (!options_.keep_unconfirmed) drop_rest();
   if (interrupt) std::rethrow_exception(interrupt);
 }
 
-void Closer::abandon() {
+void Closer::drop_rest() {
   for (Worker::State* worker : std::exchange(left_, {})) worker->finish_closing();
 }
 

@@ -1,4 +1,4 @@
-// Ends workers together, whatever they are doing: politely, then by an interrupt, then surely.
+// Closes workers together, whatever they are doing: it lets them finish, then interrupts them, then kills them.
 #pragma once
 
 #include <atomic>
@@ -14,44 +14,46 @@ namespace miniray {
 
 struct CloseOptions {
   Closing how = Closing::finish;
-  double grace_s = grace_ms(limits::close_grace_ms) / 1000.0;  ///< of Closing::finish
-  /// Another thread may raise it while this waits; null if none does.
+  double grace_s = grace_ms(limits::close_grace_ms) / 1000.0;  ///< how long Closing::finish waits
+  /// Another thread may raise this value to make a running close more urgent. It may be null.
   const std::atomic<Closing>* urgency = nullptr;
-  /// How long to wait for news of workers on other machines that were killed; by default what each says.
+  /// How long to wait until the servers of killed workers on other machines confirm their end; by default what each
+  /// worker's process says.
   std::optional<int> news_within_ms = {};
-  /// Workers of which no news came stay as they are, for abandon(). Otherwise run() abandons them.
-  bool keeps_silent = false;
+  /// If true, run() keeps workers whose end no server has confirmed, and the caller calls drop_rest() later.
+  bool keep_unconfirmed = false;
 };
 
+/// Closes some workers. It does not own them; they must not be moved or destroyed before it is done.
 class Closer {
  public:
-  /// Tells the worker to end. UsageError if another thread is using it.
+  /// Closes the stream to the worker. Throws UsageError if another thread is using the worker.
   Closer(Worker::State& worker, const CloseOptions& options);
-  /// Tells all workers to end. Those that another thread is using are left alone.
+  /// Closes the streams to all workers. It skips workers that another thread is using.
   Closer(std::span<Worker* const> workers, const CloseOptions& options);
-  /// Returns when all have ended or were killed. An interrupt (what on_interrupt throws) makes the rest more urgent,
-  /// and is thrown at last.
+  /// Returns when all workers have ended or were killed. If on_interrupt throws during the wait, the rest is closed in
+  /// a more urgent way, and run() throws that exception when it is done.
   void run();
-  /// For workers that are gone: kills what is left of them, and never waits. Returns true once all have ended, or no
-  /// more news of them can be expected.
+  /// Kills the workers and returns without waiting. Call it again until it returns true: then all workers have ended,
+  /// or no server will confirm their end.
   [[nodiscard]] bool step();
-  /// Gives back what is left of workers of which no news came.
-  void abandon();
+  /// Drops the workers whose end no server has confirmed.
+  void drop_rest();
 
  private:
   [[nodiscard]] Closing how() const;
   void run_stages();
   void wait(const Deadline& deadline);
-  void wait_for_the_dead();
+  void wait_for_killed();
   [[nodiscard]] Deadline news_deadline() const;
   [[nodiscard]] bool some_can_be_killed() const;
-  void look();
+  void finish_ended();
 
-  std::vector<Worker::State*> left_;  // that have not ended
+  std::vector<Worker::State*> left_;  // the workers that have not ended
   CloseOptions options_;
-  Closing begun_ = Closing::finish;  // the way in which it goes on now
-  Deadline cut_at_ = Deadline::in_ms(limits::idle_grace_ms);
-  std::optional<Deadline> news_until_;  // of step(), once they have been killed
+  Closing stage_ = Closing::finish;
+  Deadline cut_at_ = Deadline::in_ms(limits::idle_grace_ms);  // when workers that still send messages are cut off
+  std::optional<Deadline> news_until_;                        // set when step() has killed the workers
 };
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-// Workers on other machines, many at once; who could not be had is told apart from who could.
+// Connects to many workers on other machines at once, and reports failures per address.
 #pragma once
 
 #include <exception>
@@ -14,33 +14,36 @@
 namespace miniray {
 
 struct ConnectFailure {
-  std::size_t address;  ///< its position
+  std::size_t address;  ///< the position of the address
   std::exception_ptr error;
 };
 
-/// In the order of the addresses; nothing in the place of one that failed.
+/// Connects to all addresses. Returns the workers in the order of the addresses, with a null pointer for each address
+/// that failed, and appends these to `failures`.
 [[nodiscard]] std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses,
                                                                           std::vector<ConnectFailure>& failures);
 
-/// One worker that is on its way. It never waits, except for the name server that knows its host.
+/// A connection to one worker that is being made. Its calls do not wait; only the constructor may wait for a name
+/// server.
 class WorkerConnection {
  public:
   explicit WorkerConnection(RemoteAddress address);
   WorkerConnection(const WorkerConnection&) = delete;
   WorkerConnection& operator=(const WorkerConnection&) = delete;
   ~WorkerConnection();
-  /// Goes on as far as it can, and returns the worker once it is there. Throws what keeps it from coming.
+  /// Does the next steps that are possible without waiting. Returns the worker once it is connected, else nothing.
+  /// Throws what create_remote_workers() throws.
   [[nodiscard]] std::optional<Worker> advance();
 
  private:
-  struct Inside;
-  std::unique_ptr<Inside> inside_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
-/// Where its server may be.
+/// Returns the addresses of host and other_host, to be tried in this order. Throws UnknownHost.
 [[nodiscard]] std::vector<network::Address> resolve(const RemoteAddress& address);
 
-/// A worker made of what is inside one.
+/// Makes a Worker from its state.
 [[nodiscard]] Worker assemble(std::unique_ptr<Worker::State> state);
 
 }  // namespace miniray

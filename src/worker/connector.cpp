@@ -12,7 +12,7 @@
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
-#include "worker/newcomer.hpp"
+#include "worker/pending_connection.hpp"
 
 namespace miniray {
 namespace {
@@ -66,7 +66,7 @@ short Connector::events() const {
   return static_cast<short>(POLLIN | (unsent_.empty() ? 0 : POLLOUT));
 }
 
-std::string Connector::doing() const {
+std::string Connector::operation() const {
   if (step_ == Step::connecting) return "connect to " + where_;
   return step_ == Step::proving ? "agree on a key with " + where_ : "get an answer from " + where_;
 }
@@ -76,14 +76,14 @@ void Connector::send(std::string_view bytes) {
   flush();
 }
 
-// As far as the socket takes it: a request may be larger than a socket's buffer.
+// Sends as much as the socket takes: a request may be larger than a socket's buffer.
 void Connector::flush() {
   while (!unsent_.empty()) {
     const iovec piece{unsent_.data(), unsent_.size()};
     const system::Transfer transfer = system::send(socket_.get(), std::span(&piece, 1), {});
     if (transfer.outcome == system::Transfer::Outcome::would_block) return;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + doing() + ": it closed the connection. Its log says why");
+      throw Refused("cannot " + operation() + ": the server closed the connection. Its log says why");
     unsent_.erase(0, transfer.bytes);
   }
 }
@@ -96,7 +96,7 @@ bool Connector::receive(std::string& into, std::size_t wanted) {
         system::receive(socket_.get(), std::span(room).first(most), system::Block::no, nullptr);
     if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + doing() + ": it closed the connection. Its log says why");
+      throw Refused("cannot " + operation() + ": the server closed the connection. Its log says why");
     into.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
   }
   return true;
@@ -115,17 +115,17 @@ void Connector::connected() {
 
 void Connector::advance() {
   try {
-    go_on();
+    advance_or_throw();
   } catch (const Error&) {
     fail(std::current_exception());
   }
 }
 
-void Connector::go_on() {
+void Connector::advance_or_throw() {
   if (step_ == Step::connecting) {
     if (system::poll_one(socket_.get(), POLLOUT, 0) <= 0) return;
     connected();
-    if (step_ == Step::connecting) return;
+    if (step_ == Step::connecting) return;  // the next address is being tried
   }
   flush();
   while (step_ == Step::proving) {
@@ -136,7 +136,7 @@ void Connector::go_on() {
     }
     handshake_->feed(arrived);
     if (handshake_->refusal())
-      throw Refused("the server at " + where_ + " and this side do not agree: " + handshake_->complaint());
+      throw Refused("cannot talk to the server at " + where_ + ": " + handshake_->error_text());
     if (!handshake_->done()) continue;
     send(handshake_->take_output() + request_);
     step_ = Step::asking;
@@ -166,15 +166,15 @@ bool advance_all(std::span<Connector* const> connectors, const ConnectPatience& 
   for (Connector* connector : connectors) {
     if (!connector->done()) connector->advance();
     all_done = all_done && connector->done();
-    at_work = at_work || (!connector->done() && connector->asked());
+    at_work = at_work || (!connector->done() && connector->request_sent());
   }
   if (all_done) return true;
   if (!(at_work ? patience.at_work : patience.deadline).passed()) return false;
   for (Connector* connector : connectors) {
     if (connector->done()) continue;
-    connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->doing() +
+    connector->fail(std::make_exception_ptr(TimeoutError("cannot " + connector->operation() +
                                                          " in time. Is the host up, and does a firewall let the port "
-                                                         "through? A cluster with tunnel=True needs none")));
+                                                         "through? A cluster with tunnel=True needs no port")));
   }
   return true;
 }
@@ -187,7 +187,7 @@ void connect_all(std::span<Connector* const> connectors, const Deadline& deadlin
     for (const Connector* connector : connectors)
       if (!connector->done()) watched.push_back({connector->fileno(), connector->events(), 0});
     const bool at_work =
-        std::ranges::any_of(connectors, [](const Connector* one) { return !one->done() && one->asked(); });
+        std::ranges::any_of(connectors, [](const Connector* one) { return !one->done() && one->request_sent(); });
     system::poll_many(watched, (at_work ? patience.at_work : deadline).poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();
   }

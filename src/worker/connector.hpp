@@ -1,5 +1,5 @@
-// The coordinator's way into a worker server: connects, proves itself, asks, and takes the answer, without waiting, so
-// that many can be on their way at once.
+// The coordinator's connection to a worker server while it is being made: it connects, proves that it has the key,
+// sends a request and receives the answer. It never waits, so that many connections can be made at once.
 #pragma once
 
 #include <exception>
@@ -19,34 +19,35 @@ namespace miniray {
 
 class Connector {
  public:
-  /// `where` is how errors call the server.
+  /// Begins to connect to the first address; the others are tried after it. `where` is the server's name in errors.
   Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request);
 
   [[nodiscard]] bool done() const { return answer_.has_value() || failure_; }
-  /// The server knows what is wanted, and may be importing it: that takes as long as it takes.
-  [[nodiscard]] bool asked() const { return step_ == Step::asking; }
-  /// Goes on as far as it can. Refused, or another Error, becomes its failure.
+  /// Returns whether the request is sent. The server may then be importing the work function, which may take long.
+  [[nodiscard]] bool request_sent() const { return step_ == Step::asking; }
+  /// Does the next steps that are possible without waiting. It does not throw: Refused, or another Error, becomes the
+  /// failure().
   void advance();
-  /// It is not let in.
+  /// Ends the attempt with a failure.
   void fail(std::exception_ptr failure) { failure_ = std::move(failure); }
   [[nodiscard]] const std::exception_ptr& failure() const { return failure_; }
   [[nodiscard]] int fileno() const { return socket_.get(); }
   [[nodiscard]] short events() const;
   [[nodiscard]] const Value& answer() const { return *answer_; }
   [[nodiscard]] const std::string& where() const { return where_; }
-  /// What it was doing, for a time-out's text.
-  [[nodiscard]] std::string doing() const;
-  /// The connection, to be used by a channel.
+  /// Returns the current step as words, such as "connect to node2:10000", for the text of an error.
+  [[nodiscard]] std::string operation() const;
+  /// Returns the connected socket, and stops owning it.
   [[nodiscard]] Fd take_socket();
 
  private:
   enum class Step : std::uint8_t { connecting, proving, asking };
-  void go_on();
+  void advance_or_throw();
   void try_next_address();
   void connected();
   void send(std::string_view bytes);
   void flush();
-  bool receive(std::string& into, std::size_t wanted);  // false if more must come
+  bool receive(std::string& into, std::size_t wanted);  // returns false if not all bytes have arrived
 
   std::vector<network::Address> addresses_;
   std::size_t next_address_ = 0;
@@ -65,13 +66,13 @@ class Connector {
 
 /// How long connectors may take.
 struct ConnectPatience {
-  Deadline deadline;                                             ///< to be let in
-  Deadline at_work = Deadline::in_ms(limits::start_timeout_ms);  ///< while a server is at work for one of them
+  Deadline deadline;                                             ///< until their requests are sent
+  Deadline at_work = Deadline::in_ms(limits::start_timeout_ms);  ///< while a server works on a request
 };
-/// Takes each of them as far as it can go, without waiting. Returns true when each has its answer or its failure, which
-/// is a TimeoutError for those that took too long.
+/// Advances each connector without waiting. Returns true when each has its answer or its failure; a connector that took
+/// too long has a TimeoutError.
 [[nodiscard]] bool advance_all(std::span<Connector* const> connectors, const ConnectPatience& patience);
-/// The same, and waits until that returns true.
+/// Waits until advance_all() returns true. Throws what on_interrupt throws.
 void connect_all(std::span<Connector* const> connectors, const Deadline& deadline,
                  const std::function<void()>& on_interrupt);
 

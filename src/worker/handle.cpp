@@ -6,7 +6,7 @@
 namespace miniray {
 namespace {
 
-// The calls are in a layer above, and this program has not asked for it.
+// Answers a call in a worker without a call server, which is in a layer above this one.
 void refuse(Handle& handle, const Message& call) {
   const Value text{{"type", "UsageError"},
                    {"message",
@@ -31,7 +31,7 @@ void Handle::answer(Message call) {
 
 Message Handle::receive(const ReceiveOptions& options) {
   ReceiveOptions left = options;
-  left.lane = Lane::any;
+  left.lane = Lane::any;  // calls are answered in the order of arrival, together with messages
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   while (true) {
     std::optional<Message> ready;

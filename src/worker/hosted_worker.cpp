@@ -12,7 +12,7 @@
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
-#include "worker/newcomer.hpp"
+#include "worker/pending_connection.hpp"
 #include "worker/remote_process.hpp"
 #include "worker/work_function.hpp"
 
@@ -25,8 +25,8 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
   MINIRAY_CHECK(number > 0 && connections.data.valid(), number, connections.data.get());
   auto [supply_here, supply_there] = system::socket_pair();
   supply_ = std::move(supply_here);
-  const Fd output_there = options.on_output ? open_printed(output_, options.on_output) : Fd();
-  const Fd errors_there = options.on_output && options.on_errors ? open_printed(errors_, options.on_errors) : Fd();
+  const Fd output_there = options.on_output ? open_output(output_, options.on_output) : Fd();
+  const Fd errors_there = options.on_output && options.on_errors ? open_output(errors_, options.on_errors) : Fd();
   network::set_blocking(connections.data.get(), true);
   network::notice_dead_peer(connections.data.get(), request.unreachable_ms);
   const int data = connections.data.get(), supply = supply_there.get(), output = output_there.get(),
@@ -41,11 +41,11 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
   if (label_.empty()) label_ = std::to_string(process_->pid());
   exit_ = loop.watch(process_->fileno(), [this] { process_ended(); });
   supply_watch_ = loop.watch(supply_.get(), [this] {
-    if (!supplies_.asked(number_, supply_.get())) supply_watch_.reset();
+    if (!supplies_.on_request(number_, supply_.get())) supply_watch_.reset();
   });
   resume_output();
-  if (!connections.control.valid()) {  // then its own connection is all there is to tell of a coordinator that is gone
-    hangup_ = loop.watch(data_.get(), [this] { dismiss(""); }, system::Interest::hangup);
+  if (!connections.control.valid()) {  // then only the data connection shows that the coordinator is gone
+    hangup_ = loop.watch(data_.get(), [this] { end(""); }, system::Interest::hangup);
     return;
   }
   write_at_once(connections.control.get(), with_length("{}"));
@@ -59,7 +59,7 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
   control_watch_ = loop.watch(control_->fileno(), [this] { control_ready(); });
 }
 
-HostedWorker::~HostedWorker() { supplies_.gone(number_); }
+HostedWorker::~HostedWorker() { supplies_.drop_worker(number_); }
 
 int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
                                int errors, std::uint64_t descriptor_limit) const {
@@ -74,8 +74,8 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
     system::replace_descriptor(errors, STDERR_FILENO);
     Fd(output).reset();
     if (errors != output) Fd(errors).reset();
-    // A line that was printed is there even if the process is killed. The buffer is given, because newer versions of
-    // glibc go on filling the one that they have.
+    // Standard output is line-buffered, so that printed lines are not lost if the process is killed. It gets a new
+    // buffer, because newer versions of glibc keep filling the old one otherwise.
     static std::array<char, BUFSIZ> buffer;
     std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size());
   }
@@ -101,38 +101,38 @@ void HostedWorker::control_ready() {
       if (order.find("doing") != nullptr) {
         if (ended_) continue;
         process_->ask_for_stack();
-        tell_stack_at_ = Deadline::in_ms(limits::stack_wait_ms / 4);
+        send_stack_at_ = Deadline::in_ms(limits::stack_wait_ms / 4);
         continue;
       }
       (void)process_->signal(static_cast<int>(order["signal"].integer()));
     }
     return;
-  } catch (const std::exception&) {  // it has left, or makes no sense
+  } catch (const std::exception&) {  // the coordinator has closed, or its message makes no sense
   }
-  forget_control();
-  dismiss("");
+  drop_control();
+  end("");
 }
 
-void HostedWorker::forget_control() {
+void HostedWorker::drop_control() {
   control_watch_.reset();
   control_.reset();
 }
 
-void HostedWorker::dismiss(const std::string& why) {
+void HostedWorker::end(const std::string& why) {
   MINIRAY_CHECK(data_.valid() && exit_.active() == !ended_, number_, ended_);
   hangup_.reset();
-  if (ended_) {  // nobody is left to take its last words
+  if (ended_) {  // no coordinator is left to read the worker's last messages
     draining_.reset();
     return;
   }
   if (kill_at_) return;
-  dismissed_why_ = why;
+  end_reason_ = why;
   kill_at_ = Deadline::in_ms(grace_ms(limits::orphan_grace_ms));
   system::shut_down(data_.get());
 }
 
 bool HostedWorker::tick() {
-  // While its process runs, its end is waited for; afterwards, what it said last is delivered for so long at most.
+  // While the process runs, exit_ watches it. Afterwards, draining_ delivers its last messages until drain_until_.
   MINIRAY_CHECK(exit_.active() == !ended_, number_, ended_);
   MINIRAY_CHECK(ended_ || (!drain_until_ && !draining_.active()), number_);
   MINIRAY_CHECK(control_watch_.active() == control_.has_value(), number_, control_.has_value());
@@ -140,97 +140,98 @@ bool HostedWorker::tick() {
     kill();
     kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
   }
-  if (tell_stack_at_ && tell_stack_at_->passed()) {
-    tell_stack_at_.reset();
+  if (send_stack_at_ && send_stack_at_->passed()) {
+    send_stack_at_.reset();
     try {
       if (control_ && !ended_) (void)control_->send_some(encode({{"doing", to_utf8(process_->take_stack())}}));
-    } catch (const Error&) {  // its end will be noticed
+    } catch (const Error&) {  // the coordinator is gone, which control_ready() will find
     }
   }
   if (drain_until_ && drain_until_->passed()) {
     draining_.reset();
-    forget_control();
+    drop_control();
   }
-  return (kill_at_ && !ended_) || tell_stack_at_;
+  return (kill_at_ && !ended_) || send_stack_at_;
 }
 
-Fd HostedWorker::open_printed(Printed& printed,
-                              const std::function<bool(const std::string&, std::string_view)>& taker) {
+Fd HostedWorker::open_output(OutputPipe& output,
+                             const std::function<bool(const std::string&, std::string_view)>& taker) {
   auto [here, there] = system::make_pipe();
   network::set_blocking(here.get(), false);
-  printed.pipe = std::move(here);
-  printed.taker = &taker;
+  output.pipe = std::move(here);
+  output.taker = &taker;
   return std::move(there);
 }
 
-void HostedWorker::output_ready(Printed& printed) {
-  MINIRAY_CHECK(printed.pipe.valid() && printed.taker != nullptr && !ended_, number_, ended_);
-  if (!read_output(printed)) return;
-  std::string& text = printed.unfinished_line;
+void HostedWorker::output_ready(OutputPipe& output) {
+  MINIRAY_CHECK(output.pipe.valid() && output.taker != nullptr && !ended_, number_, ended_);
+  if (!read_output(output)) return;
+  std::string& text = output.unfinished_line;
   const std::size_t last = text.rfind('\n');
   std::size_t complete = last == std::string::npos ? 0 : last + 1;
   if (text.size() - complete > limits::output_line_bytes_max) {
-    // A character stays: half of it may be missing, and what is left of the line is then never empty.
+    // The last character stays: some of its bytes may be missing, and the rest of the line is then never empty.
     complete = text.size() - 1;
     while ((text[complete] & 0xC0) == 0x80 && complete > text.size() - 4) --complete;
     text.insert(complete++, 1, '\n');
   }
   if (complete == 0) return;
-  const bool more = (*printed.taker)(label_, std::string_view(text).substr(0, complete));
+  const bool more = (*output.taker)(label_, std::string_view(text).substr(0, complete));
   text.erase(0, complete);
   MINIRAY_CHECK(text.size() <= limits::output_line_bytes_max, number_, text.size());
-  if (!more) printed.watch.reset();
+  if (!more) output.watch.reset();  // until resume_output(); meanwhile the pipe fills up, and the worker waits
 }
 
-bool HostedWorker::read_output(Printed& printed) {
+bool HostedWorker::read_output(OutputPipe& output) {
   std::array<std::byte, limits::output_read_bytes> room;
-  const system::Transfer transfer = system::read_some(printed.pipe.get(), room);
-  if (transfer.outcome == system::Transfer::Outcome::closed) printed.watch.reset();
+  const system::Transfer transfer = system::read_some(output.pipe.get(), room);
+  if (transfer.outcome == system::Transfer::Outcome::closed) output.watch.reset();
   if (transfer.outcome != system::Transfer::Outcome::moved) return false;
   const std::string_view text(reinterpret_cast<const char*>(room.data()), transfer.bytes);
-  printed.unfinished_line += text;
+  output.unfinished_line += text;
   tail_ += text;
   if (tail_.size() > limits::output_tail_bytes) tail_.erase(0, tail_.size() - limits::output_tail_bytes);
   return true;
 }
 
-// What is in the pipe, and no more: a process that left the group may go on printing.
-void HostedWorker::take_last_output(Printed& printed) {
+// Reads what is in the pipe now. It does not read until the end of the pipe, because a process that the worker started
+// and that left its group may print for ever.
+void HostedWorker::take_last_output(OutputPipe& output) {
   MINIRAY_CHECK(ended_, number_);
-  if (!printed.pipe.valid()) return;
-  printed.watch.reset();
-  for (int reads = 0; reads < limits::output_last_reads_max && read_output(printed); ++reads) {
+  if (!output.pipe.valid()) return;
+  output.watch.reset();
+  for (int reads = 0; reads < limits::output_last_reads_max && read_output(output); ++reads) {
   }
-  std::string& text = printed.unfinished_line;
+  std::string& text = output.unfinished_line;
   if (!text.empty() && !text.ends_with('\n')) text += '\n';
-  if (!text.empty()) (void)(*printed.taker)(label_, text);
+  if (!text.empty()) (void)(*output.taker)(label_, text);
 }
 
 void HostedWorker::resume_output() {
-  for (Printed* printed : {&output_, &errors_})
-    if (printed->pipe.valid() && !ended_ && !printed->watch.active())
-      printed->watch = loop_.watch(printed->pipe.get(), [this, printed] { output_ready(*printed); });
+  for (OutputPipe* output : {&output_, &errors_})
+    if (output->pipe.valid() && !ended_ && !output->watch.active())
+      output->watch = loop_.watch(output->pipe.get(), [this, output] { output_ready(*output); });
 }
 
 void HostedWorker::process_ended() {
-  MINIRAY_CHECK(!ended_ && !draining_.active(), number_, ended_);  // it ends once
+  MINIRAY_CHECK(!ended_ && !draining_.active(), number_, ended_);  // a process ends once
   exit_.reset();
-  DeathCertificate ending = process_->ending();  // kills what is left of its group, so its pipe has an end
+  DeathCertificate ending = process_->ending();  // kills the rest of its group, so nothing more is printed
   ended_ = true;
   take_last_output(output_);
-  take_last_output(errors_);  // after it: the last of them often says why
+  take_last_output(errors_);  // last, because standard error often says why the worker ended
   ending.last_output = tail_;
-  ending.lost = dismissed_why_;
+  ending.lost = end_reason_;
   if (control_) {
     try {
       (void)control_->send_some(encode(write_ending(ending)));
     } catch (const Error&) {
-      forget_control();
+      drop_control();
     }
   }
-  supplies_.gone(number_);
-  // The coordinator may still be sending: a closed socket would answer with a reset, which overtakes what it has not
-  // read yet. So the end is announced, and the rest is thrown away.
+  supplies_.drop_worker(number_);
+  // The coordinator may still be sending. A closed socket would answer with a reset, and the coordinator would lose
+  // messages that it has not read. So the server closes only its sending direction, and drops what it receives.
   system::shut_down_writing(data_.get());
   drain_until_ = Deadline::in_ms(limits::linger_ms);
   network::set_blocking(data_.get(), false);
@@ -244,7 +245,7 @@ void HostedWorker::drain() {
   try {
     const system::Transfer transfer = system::receive(data_.get(), room, system::Block::no, nullptr);
     if (transfer.outcome != system::Transfer::Outcome::closed) return;
-  } catch (const SystemError&) {  // no different
+  } catch (const SystemError&) {  // the connection is broken, which is an end too
   }
   draining_.reset();
 }

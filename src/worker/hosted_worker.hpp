@@ -1,4 +1,5 @@
-// A worker in the server that started it: its process, its connection, the news that its coordinator gets of it.
+// A worker, as the server that started it sees it: its process, its connections and its output. The server tells the
+// coordinator how the worker ended.
 #pragma once
 
 #include <functional>
@@ -23,8 +24,8 @@ class HostedWorker {
     Fd data;
     Fd control;  // invalid if there is none
   };
-  /// Forks, and then takes the connections over. The worker answers the request itself, so that nothing it says comes
-  /// before the answer.
+  /// Forks a process and then takes ownership of the connections. The worker itself answers the request, so that none
+  /// of its messages comes before the answer. If the fork fails, throws, and the caller still owns the connections.
   HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work, Connections& connections,
                const WorkerServerOptions& options, EventLoop& loop, SupplyStore& supplies,
                std::uint64_t descriptor_limit);
@@ -34,35 +35,37 @@ class HostedWorker {
 
   [[nodiscard]] pid_t pid() const { return process_->pid(); }
   [[nodiscard]] std::uint64_t number() const { return number_; }
-  /// Its process has ended.
+  /// Returns whether the process has ended.
   [[nodiscard]] bool ended() const { return ended_; }
-  /// And everybody who should know does.
+  /// Returns whether the process has ended and its last messages are delivered. The object can then be destroyed.
   [[nodiscard]] bool finished() const { return ended_ && !draining_.active() && !control_; }
-  /// Time passes: kills who was told to end and did not; true if it waits for such a moment.
+  /// Does what is due now, such as killing a worker that was told to end and has not. Returns true if something will be
+  /// due soon. The server calls it again and again.
   bool tick();
-  /// Nobody needs it any more: it sees the end of its stream, and is killed after the grace.
-  void dismiss(const std::string& why);
+  /// Ends the process: the worker sees the end of its stream, and is killed after the grace. If `why` is not empty, it
+  /// becomes the cause in the death certificate.
+  void end(const std::string& why);
   void kill() { (void)process_->signal(9); }
-  /// Reads on, after its output could not be taken.
+  /// Reads output again, after a callback has returned false.
   void resume_output();
 
  private:
-  /// What the worker writes to one of its standard descriptors, or to both of them.
-  struct Printed {
-    Fd pipe;  // invalid if it prints where the server does
+  /// A pipe for what the worker writes to standard output, to standard error, or to both.
+  struct OutputPipe {
+    Fd pipe;  // invalid if the worker prints where the server does
     const std::function<bool(const std::string& label, std::string_view lines)>* taker = nullptr;
     std::string unfinished_line;
     EventLoop::Watch watch;
   };
-  /// Returns the worker's end.
-  Fd open_printed(Printed& printed, const std::function<bool(const std::string&, std::string_view)>& taker);
+  /// Returns the worker's end of the pipe.
+  Fd open_output(OutputPipe& output, const std::function<bool(const std::string&, std::string_view)>& taker);
   int run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output, int errors,
                    std::uint64_t descriptor_limit) const;
   void control_ready();
-  void output_ready(Printed& printed);
-  bool read_output(Printed& printed);  // false if nothing was there
-  void take_last_output(Printed& printed);
-  void forget_control();
+  void output_ready(OutputPipe& output);
+  bool read_output(OutputPipe& output);  // returns whether something was there
+  void take_last_output(OutputPipe& output);
+  void drop_control();
   void process_ended();
   void drain();
 
@@ -72,13 +75,13 @@ class HostedWorker {
   EventLoop& loop_;
   SupplyStore& supplies_;
   Fd data_, supply_;
-  Printed output_, errors_;  // all is in output_ if nobody wants errors by themselves
+  OutputPipe output_, errors_;  // output_ has standard error too, unless on_errors is set
   std::optional<Channel> control_;
   std::unique_ptr<LocalProcess> process_;
-  std::string tail_;  // of both, as they were read
+  std::string tail_;  // the last output of both pipes, in the order in which it was read
   bool ended_ = false;
-  std::string dismissed_why_;
-  std::optional<Deadline> kill_at_, drain_until_, tell_stack_at_;
+  std::string end_reason_;
+  std::optional<Deadline> kill_at_, drain_until_, send_stack_at_;
   EventLoop::Watch exit_, hangup_, control_watch_, supply_watch_, draining_;
 };
 

@@ -16,7 +16,7 @@
 namespace miniray {
 namespace {
 
-// Without the answer to a question for its stack that came too late.
+// Returns the part about a crash. The file may begin with a stack that was asked for and came too late.
 std::string crash_part(const std::string& text) {
   const std::size_t at = std::min(
       {text.find("Fatal Python error"), text.find("C++ stack at SIG"), text.find("miniray: a bug in MiniRay")});
@@ -47,7 +47,7 @@ void check_fork_is_safe(const ForkOptions& options, const OpenMpAfterFork& openm
 }  // namespace
 
 std::pair<LocalProcess::Ties, Fd> LocalProcess::make_ties() {
-  (void)tracing();  // a trace file that cannot be opened is reported before there is a process
+  (void)tracing();  // throws if the trace file cannot be opened, before there is a process
   auto [here, there] = system::socket_pair();
   return {Ties{std::move(here), system::memory_file("miniray-crash"), out_of_memory_kills()}, std::move(there)};
 }
@@ -81,7 +81,7 @@ std::unique_ptr<LocalProcess> LocalProcess::spawn(const std::vector<std::string>
 }
 
 LocalProcess::~LocalProcess() {
-  if (generation_ != process_generation()) return;  // a child of the coordinator has no say over its workers
+  if (generation_ != process_generation()) return;  // a fork of the coordinator must not end its workers
   process_.signal_group(SIGKILL);
   if (!process_.status()) process_.reap();
 }
@@ -101,7 +101,7 @@ void LocalProcess::ask_for_stack() {
 
 std::string LocalProcess::take_stack() {
   std::string text = system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max);
-  system::clear_memory_file(ties_.crash_file.get());  // else a death certificate would show it
+  system::clear_memory_file(ties_.crash_file.get());  // otherwise a death certificate would show this stack
   return process_state(pid()) + "\n" + demangle_stack(text);
 }
 
@@ -110,7 +110,7 @@ std::string LocalProcess::stack(const std::function<void()>& on_interrupt) {
   ask_for_stack();
   const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms);
   std::size_t before = 0;
-  while (!deadline.passed()) {  // until something is there, and no more of it comes
+  while (!deadline.passed()) {  // until the file has content that does not grow any more
     (void)system::poll_one(process_.pidfd(), POLLIN, limits::stack_look_ms);
     if (on_interrupt) on_interrupt();
     const std::size_t bytes = system::memory_file_bytes(ties_.crash_file.get());
@@ -128,14 +128,14 @@ const DeathCertificate& LocalProcess::ending() {
   made.signal = status.signal;
   made.peak_bytes = status.peak_bytes;
   made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
-  if (ties_.crash_file.valid() && status.exit_code != 0)  // else it did not crash, and reading takes a while
+  if (ties_.crash_file.valid() && status.exit_code != 0)  // with code 0 it has not crashed, and reading would take time
     made.stack =
         demangle_stack(crash_part(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max)));
   ending_ = made;
   return *ending_;
 }
 
-void LocalProcess::forget() {
+void LocalProcess::drop_descriptors() {
   if (process_.status()) (void)ending();
   ties_ = {{}, {}, ties_.memory_kills};
 }

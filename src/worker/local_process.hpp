@@ -1,4 +1,4 @@
-// A worker's process on this machine: forked or spawned by this one, tied to it, and reaped by it.
+// A worker's process on this machine. This process forks or spawns it, reaps it, and takes it along when it ends.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,15 @@ namespace miniray {
 
 class LocalProcess : public WorkerProcess {
  public:
-  /// A fork of this process that keeps only `keep` of our descriptors and exits with what child_main returns. Throws
-  /// UsageError where a fork cannot work.
+  /// Forks this process. The child keeps only `keep` of its descriptors, and exits with the result of child_main.
+  /// Throws UsageError if a fork cannot work here, and SystemError.
   static std::unique_ptr<LocalProcess> fork(const ForkOptions& options, std::span<const int> keep,
                                             const std::function<int()>& child_main);
-  /// A program that calls run_spawned. `setting` makes its MINIRAY_SPAWNED from the lifeline and the crash file.
+  /// Starts a program that calls run_spawned. `setting` returns its variable MINIRAY_SPAWNED, given the descriptors of
+  /// the lifeline and the crash file. Throws SystemError.
   static std::unique_ptr<LocalProcess> spawn(const std::vector<std::string>& command, std::span<const int> keep,
                                              const std::function<std::string(int, int)>& setting);
-  /// Ends the process if it still runs.
+  /// Kills the process if it still runs.
   ~LocalProcess() override;
 
   [[nodiscard]] pid_t pid() const override { return process_.pid(); }
@@ -33,19 +34,19 @@ class LocalProcess : public WorkerProcess {
   bool signal(int number) override;
   [[nodiscard]] bool can_be_killed() const override { return true; }
   std::string stack(const std::function<void()>& on_interrupt) override;
-  /// The two halves of it, for who must not wait in between.
+  /// The two halves of stack(), for a caller that must not wait between them.
   void ask_for_stack();
   [[nodiscard]] std::string take_stack();
   const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return limits::exit_wait_ms; }
-  void forget() override;
+  void drop_descriptors() override;
 
  private:
-  // Made before the process, told to it by descriptors.
+  // Made before the process, which inherits the other end of the lifeline and the crash file.
   struct Ties {
-    Fd lifeline;    // its closing ends the worker
-    Fd crash_file;  // the worker writes its stack there, should it crash
-    std::uint64_t memory_kills;
+    Fd lifeline;                 // closing it kills the worker
+    Fd crash_file;               // the worker writes its stack there if it crashes
+    std::uint64_t memory_kills;  // out_of_memory_kills() at the start
   };
   LocalProcess(pid_t pid, Ties ties) : process_(pid), ties_(std::move(ties)), generation_(process_generation()) {}
   static std::pair<Ties, Fd> make_ties();

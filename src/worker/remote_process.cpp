@@ -60,19 +60,20 @@ const DeathCertificate& RemoteProcess::ending() {
 }
 
 bool RemoteProcess::running() {
-  if (!ending_) listen();
+  if (!ending_) read_control();
   return !ending_;
 }
 
 int RemoteProcess::fileno() { return control_.fileno(); }
 
-void RemoteProcess::lose(std::string how) {
+void RemoteProcess::set_lost(std::string how) {
   DeathCertificate made;
   made.lost = std::move(how);
   ending_ = made;
 }
 
-void RemoteProcess::listen() {
+// Reads what the server has sent, without waiting. It does not throw: if the connection is broken, the process is lost.
+void RemoteProcess::read_control() {
   try {
     while (const std::optional<Message> message = control_.try_receive()) {
       const Value news = decode(*message);
@@ -86,14 +87,14 @@ void RemoteProcess::listen() {
     const bool silent =
         control_.end_error() != 0 && control_.end_error() != ECONNRESET && control_.end_error() != EPIPE;
     if (tunnelled_)
-      return lose("is unreachable: the ssh connection to " + where_ +
-                  " has ended, or the worker server there without a word (was it killed?)");
-    lose(silent ? "is unreachable: its host did not answer for " + std::to_string(unreachable_ms_ / 1000) +
-                      " s. Is it up, and the network? What runs there ends by itself"
-                : "is gone with its worker server at " + where_ + ", which ended without a word (was it killed?)");
-  } catch (const UsageError&) {  // another thread is listening, or this is a child of the process that may
+      return set_lost("is unreachable: the ssh connection to " + where_ +
+                      " has ended, or the worker server there has ended without notice (was it killed?)");
+    set_lost(silent ? "is unreachable: its host did not answer for " + std::to_string(unreachable_ms_ / 1000) +
+                          " s. Check the host and the network; the processes there end by themselves"
+                    : "is gone with its worker server at " + where_ + ", which ended without notice (was it killed?)");
+  } catch (const UsageError&) {  // another thread is reading, or this process is a fork of the coordinator
   } catch (const Error& error) {
-    lose("is out of reach, because its server cannot be understood: " + std::string(error.what()));
+    set_lost("is unreachable, because its server sent something that makes no sense: " + std::string(error.what()));
   }
 }
 
@@ -104,7 +105,7 @@ std::string RemoteProcess::stack(const std::function<void()>& on_interrupt) {
   try {
     control_.send_some(encode({{"doing", true}}));
   } catch (const EndOfStream&) {
-    listen();
+    read_control();
   }
   while (running() && !stack_ && !deadline.passed()) {
     (void)system::poll_one(fileno(), POLLIN, deadline.poll_ms(limits::wait_slice_ms));
@@ -119,7 +120,7 @@ bool RemoteProcess::signal(int number) {
   try {
     control_.send_some(encode({{"signal", number}}));
   } catch (const EndOfStream&) {
-    listen();
+    read_control();
   }
   return true;
 }

@@ -1,5 +1,5 @@
-// A worker's process on another machine, seen through a control connection to its server: signals go there, the news
-// of its end comes back. The connection is always read at both ends, so that a host that is gone is noticed on it.
+// A worker's process on another machine. Signals go to its server over a control connection, and the server reports its
+// end on the same connection. Both ends always read that connection, so it shows when a host is gone.
 #pragma once
 
 #include <optional>
@@ -24,11 +24,11 @@ class RemoteProcess : public WorkerProcess {
   std::string stack(const std::function<void()>& on_interrupt) override;
   const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return unreachable_ms_; }
-  void forget() override { control_.close(); }
+  void drop_descriptors() override { control_.close(); }
 
  private:
-  void listen();
-  void lose(std::string how);
+  void read_control();
+  void set_lost(std::string how);
 
   pid_t pid_;
   std::string where_;
@@ -36,10 +36,10 @@ class RemoteProcess : public WorkerProcess {
   bool tunnelled_;
   Channel control_;
   std::optional<DeathCertificate> ending_;
-  std::optional<std::string> stack_;  // as it was told last
+  std::optional<std::string> stack_;  // the last one that the server has sent
 };
 
-/// How a server tells of a worker's end, and how that is read.
+/// Encode and decode a server's report about the end of a worker. read_ending() throws ValueError; input is untrusted.
 [[nodiscard]] Value write_ending(const DeathCertificate& ending);
 [[nodiscard]] DeathCertificate read_ending(const Value& news);
 

@@ -1,4 +1,4 @@
-// Worker servers and what the tests of remote workers ask of them.
+// A worker server in a process of its own, and helpers for the tests of remote workers.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ namespace miniray {
 namespace {
 
 const std::string key(64, 'a');
-constexpr int patience_ms = 5000;  // what DESIGN promises of a coordinator's death
+constexpr int patience_ms = 5000;  // workers end within this time after their coordinator's death
 constexpr auto look_again_after = std::chrono::milliseconds(10);
 
 [[noreturn]] inline void stubborn(Handle& handle) {
@@ -47,7 +47,7 @@ inline bool comes_true(const std::function<bool()>& wish) {
   return wish();
 }
 
-// Ended; perhaps not yet reaped by whoever inherited it.
+// Returns whether the process has ended. Its new parent may not have reaped it yet.
 inline bool is_gone(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::ostringstream text;
@@ -56,7 +56,7 @@ inline bool is_gone(std::int64_t pid) {
   return name_ends == std::string::npos || text.str().compare(name_ends + 2, 1, "Z") == 0;
 }
 
-// A worker server in a process of its own, for as long as the scope. Its log comes as messages.
+// A worker server in a process of its own, which ends with the scope. It sends its log as messages.
 struct Server {
   Worker process;
   std::string host;
@@ -78,7 +78,7 @@ struct Server {
     if (options.key.empty()) options.key = key;
     return {host, port, options};
   }
-  // The remote workers die with it, so nobody needs to be told.
+  // The remote workers end with the server.
   void end() { process.close(); }
 };
 

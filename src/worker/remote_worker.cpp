@@ -13,7 +13,7 @@
 
 namespace miniray {
 
-// Both connections of one worker, on their way.
+// The two connections of one worker, while they are being made.
 struct ConnectorPair {
   std::unique_ptr<Connector> data, control;
   const RemoteAddress* address;
@@ -38,7 +38,7 @@ ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Add
   request.work_fn = options.work_fn;
   request.label = options.label;
   request.codec = options.worker.codec;
-  // Descriptors do not pass through whatever carries a Unix-domain socket to another machine.
+  // A program that forwards a Unix-domain socket to another machine does not forward descriptors.
   request.shared_memory = options.same_machine;
   request.spin_us = options.worker.spin_us;
   request.inbox_bytes_max = options.worker.inbox_bytes_max;
@@ -68,7 +68,7 @@ std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
   return std::make_unique<Worker::State>(name, options, std::move(socket), std::move(process));
 }
 
-// A worker that is made of what is inside one.
+// Opens the protected constructor of Worker to assemble().
 struct Assembled : Worker {
   explicit Assembled(std::unique_ptr<State> state) : Worker(std::move(state)) {}
 };
@@ -123,20 +123,20 @@ std::vector<network::Address> resolve(const RemoteAddress& address) {
   return all;
 }
 
-struct WorkerConnection::Inside {
-  explicit Inside(RemoteAddress to) : address(std::move(to)), pair(begin(address, resolve(address))) {}
+struct WorkerConnection::State {
+  explicit State(RemoteAddress to) : address(std::move(to)), pair(begin(address, resolve(address))) {}
 
   RemoteAddress address;
   ConnectorPair pair;
   ConnectPatience patience{Deadline::in_seconds(address.options.connect_timeout_s)};
 };
 
-WorkerConnection::WorkerConnection(RemoteAddress address) : inside_(std::make_unique<Inside>(std::move(address))) {}
+WorkerConnection::WorkerConnection(RemoteAddress address) : state_(std::make_unique<State>(std::move(address))) {}
 WorkerConnection::~WorkerConnection() = default;
 
 std::optional<Worker> WorkerConnection::advance() {
-  ConnectorPair& pair = inside_->pair;
-  if (!advance_all(std::array{pair.control.get(), pair.data.get()}, inside_->patience)) return std::nullopt;
+  ConnectorPair& pair = state_->pair;
+  if (!advance_all(std::array{pair.control.get(), pair.data.get()}, state_->patience)) return std::nullopt;
   for (const Connector* connector : {pair.data.get(), pair.control.get()})
     if (connector->failure()) std::rethrow_exception(connector->failure());
   return assemble(finish(pair));

@@ -1,4 +1,4 @@
-// How remote workers start: how many, with what, and what is said to who cannot have one.
+// How remote workers start: how many, with which function, environment and output, and which errors refuse a request.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -37,7 +37,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// Somebody who listens, and never says a word.
+// A server that accepts connections and never sends anything.
 struct SilentListener {
   int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   int port = 0;
@@ -59,7 +59,7 @@ struct SilentListener {
 
 }  // namespace
 
-TEST_CASE("a server starts as many workers as it was told, and more when some have ended") {
+TEST_CASE("a server starts at most num_workers workers, and more when some have ended") {
   const Server server(echo, {.num_workers = 2});
   RemoteWorker first = server.connect(), second = server.connect();
   const std::string refusal = refusal_of(server);
@@ -73,7 +73,7 @@ TEST_CASE("a server starts as many workers as it was told, and more when some ha
   CHECK(second.recv() == Value(2));
 }
 
-TEST_CASE("a server finds functions by name, and tells why it cannot") {
+TEST_CASE("a server finds functions by name, and its refusal says why it cannot") {
   WorkerServerOptions options;
   options.find_work = [](const std::string& name) -> WorkFunction {
     if (name == "double")
@@ -98,7 +98,7 @@ TEST_CASE("a server finds functions by name, and tells why it cannot") {
   CHECK(contains(refusal_of(only_its_own, {.work_fn = "double"}), "runs only the work function that it was started"));
 }
 
-TEST_CASE("a refusal whose text is not text, or is cut within a letter, arrives all the same") {
+TEST_CASE("a refusal whose text is not UTF-8, or is cut within a character, arrives too") {
   WorkerServerOptions options;
   options.find_work = [](const std::string& name) -> WorkFunction {
     if (name == "bytes") throw std::runtime_error("bad \xff byte");
@@ -118,7 +118,7 @@ TEST_CASE("a refusal whose text is not text, or is cut within a letter, arrives 
   CHECK(worker.recv() == Value(1));
 }
 
-TEST_CASE("environment and output go where they belong") {
+TEST_CASE("a worker gets its environment, and its output goes to on_output") {
   std::array<int, 2> lines{};
   REQUIRE(pipe(lines.data()) == 0);
   {
@@ -150,7 +150,7 @@ TEST_CASE("environment and output go where they belong") {
   CHECK(printed.substr(0, size).starts_with("node2/rank 7: one\n"));
 }
 
-TEST_CASE("standard error is apart if somebody wants it apart, and among the output if not") {
+TEST_CASE("standard error goes to on_errors if that is set, and to on_output if not") {
   for (const bool apart : {true, false}) {
     std::array<int, 2> lines{};
     REQUIRE(pipe(lines.data()) == 0);
@@ -178,7 +178,7 @@ TEST_CASE("standard error is apart if somebody wants it apart, and among the out
   }
 }
 
-TEST_CASE("a request may be larger than a socket's buffer, and one above the limit is refused here") {
+TEST_CASE("a request may be larger than a socket's buffer, and one above the limit is refused by the coordinator") {
   const auto size_of_setting = [](Handle& handle) { handle.send(setting("MINIRAY_TEST_SETTING").size()); };
   const std::filesystem::path folder = temporary_folder();
   for (const std::string& host : {std::string("127.0.0.1"), (folder / "server").string()}) {
@@ -233,7 +233,7 @@ TEST_CASE("if one of many fails, none is left") {
     CHECK(comes_true([&] {
       try {
         return create_remote_workers(std::vector<RemoteAddress>(5, address)).size() == 5;
-      } catch (const Refused&) {  // the last of them has not been reaped yet
+      } catch (const Refused&) {  // the server has not reaped the last worker yet
         return false;
       }
     }));
@@ -241,7 +241,7 @@ TEST_CASE("if one of many fails, none is left") {
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("who cannot connect is told why, and what to do") {
+TEST_CASE("the error of a failed connection has the cause and the cure") {
   RemoteOptions options{.key = key, .connect_timeout_s = 0.2};
   const int nobody = free_port();
   const std::string where = "127.0.0.1:" + std::to_string(nobody);
@@ -267,10 +267,10 @@ TEST_CASE("another key is refused, with the reason on both sides, and the server
   const std::string refusal = refusal_of(server, {.key = std::string(64, 'b')});
   CHECK(contains(refusal, "it has another key"));
   CHECK_FALSE(contains(refusal, "bbbb"));
-  for (int i = 0; i < 2; ++i) {  // its two connections
+  for (int i = 0; i < 2; ++i) {  // one line for each of the worker's two connections
     const std::string line = server.process.recv({.timeout_s = 30}).string();
     CHECK(contains(line, "refused 127.0.0.1:"));
-    CHECK(contains(line, "it left "));
+    CHECK(contains(line, "it closed the connection "));
     CHECK_FALSE(contains(line, "aaaa"));
   }
   RemoteWorker worker = server.connect();

@@ -14,7 +14,7 @@
 
 namespace miniray {
 
-TEST_CASE("a remote worker is talked to like a local one") {
+TEST_CASE("a remote worker has the calls of a local one") {
   const Server server(echo);
   for (const Codec codec : {Codec::msgpack, Codec::json}) {
     RemoteWorker worker = server.connect({.worker = {.name = "train", .codec = codec}});
@@ -61,7 +61,7 @@ TEST_CASE("a remote work function that throws arrives as WorkerError, each time"
   CHECK(worker.wait() == 1);
 }
 
-TEST_CASE("a remote work function that returns is an end of stream that says so") {
+TEST_CASE("after a remote work function has returned, recv throws an EndOfStream that says so") {
   const Server server([](Handle& handle) { handle.send(1); });
   RemoteWorker worker = server.connect();
   CHECK(worker.recv() == Value(1));
@@ -103,12 +103,12 @@ TEST_CASE("exit codes come from the other machine") {
   }
 }
 
-TEST_CASE("kill sends any signal, SIGKILL to all that the worker started") {
+TEST_CASE("kill sends any signal, and SIGKILL also to the processes that the worker started") {
   const Server server(stubborn);
   RemoteWorker worker = server.connect();
   const Value pids = worker.recv();
   CHECK(pids.list()[0].integer() == worker.pid());
-  worker.kill(SIGTERM);  // which it ignores
+  worker.kill(SIGTERM);  // the worker ignores it
   CHECK_THROWS_AS((void)worker.wait(0.05), TimeoutError);
   CHECK(worker.is_alive());
   CHECK_THROWS_AS(worker.kill(999), UsageError);
@@ -116,7 +116,7 @@ TEST_CASE("kill sends any signal, SIGKILL to all that the worker started") {
   CHECK(worker.wait(30) == -SIGKILL);
   CHECK_FALSE(worker.is_alive());
   CHECK(comes_true([&] { return is_gone(pids.list()[1].integer()); }));
-  worker.kill();  // of the dead means nothing
+  worker.kill();  // has no effect on a worker that has ended
 }
 
 TEST_CASE("close kills a remote worker that does not end") {
@@ -150,7 +150,7 @@ TEST_CASE("messages sent before a death, an error or an end are received first, 
   }
 }
 
-TEST_CASE("an error arrives although the worker had much unread") {
+TEST_CASE("an error arrives even if the worker has not read its messages") {
   const Server server([](Handle& handle) {
     (void)handle.recv();
     throw std::runtime_error("enough");
@@ -166,7 +166,7 @@ TEST_CASE("an error arrives although the worker had much unread") {
   }
 }
 
-TEST_CASE("what a worker said last arrives although it had not read all, and its coordinator reads late") {
+TEST_CASE("a worker's last messages arrive even if it has not read its own and the coordinator reads late") {
   constexpr int count = 10;
   const Server server([](Handle& handle) {
     (void)handle.recv();
@@ -181,7 +181,7 @@ TEST_CASE("what a worker said last arrives although it had not read all, and its
   CHECK_THROWS_AS((void)worker.recv({.timeout_s = 30}), WorkerError);
 }
 
-TEST_CASE("a death certificate arrives although the last output is no text, or is cut within a letter") {
+TEST_CASE("a death certificate arrives even if the last output is not UTF-8, or is cut within a character") {
   WorkerServerOptions options;
   options.on_output = [](const std::string&, std::string_view) { return true; };
   const Server server(
@@ -205,7 +205,7 @@ TEST_CASE("a death certificate arrives although the last output is no text, or i
   }
 }
 
-TEST_CASE("the end of a server is the end of its workers, and the coordinator is told") {
+TEST_CASE("workers end with their server, and the coordinator gets an error that says so") {
   for (const bool gently : {false, true}) {
     Server server(stubborn);
     RemoteWorker worker = server.connect();
@@ -254,7 +254,7 @@ TEST_CASE("wait_any takes local and remote workers together") {
   CHECK_THROWS_AS((void)doomed.recv(), WorkerDied);
 }
 
-TEST_CASE("a fork of the coordinator has no say over its remote workers") {
+TEST_CASE("a fork of the coordinator cannot use or end its remote workers") {
   const Server server(echo);
   RemoteWorker worker = server.connect();
   Worker child([&](Handle& handle) {

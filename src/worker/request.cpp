@@ -51,7 +51,7 @@ Request read_request(std::string_view text) {
   for (std::size_t i = 0; i < kind_names.size(); ++i)
     if (kind == kind_names[i]) request.kind = static_cast<Request::Kind>(i);
   if (!kind.empty() && kind != kind_names[static_cast<std::size_t>(request.kind)])
-    throw ProtocolError("a request is a worker, a control or a link, not \"" + kind + "\"");
+    throw ProtocolError("unknown kind of request \"" + kind + R"("; it is "worker", "control" or "link")");
   request.token = string_or_empty(value, "token");
   request.work_fn = string_or_empty(value, "work_fn");
   request.label = string_or_empty(value, "label");

@@ -1,5 +1,5 @@
-// What a connection asks of a worker server, and the answer: JSON texts behind their length, after the handshake.
-// docs/wire_format.md is the grammar.
+// Encodes and decodes requests to a worker server: JSON texts with their length in front, after the handshake. Input is
+// untrusted. docs/wire_format.md is the grammar.
 #pragma once
 
 #include <map>
@@ -16,29 +16,29 @@ namespace miniray {
 
 struct Request {
   enum class Kind : std::uint8_t {
-    worker,   ///< a worker at the other end of this connection
-    control,  ///< the news of such a worker, and signals to it; the same token says which
-    link,     ///< buffers for several workers of the server
+    worker,   ///< asks for a worker, which uses this connection
+    control,  ///< carries signals to the worker with the same token, and the report of its end
+    link,     ///< carries buffers for several workers of the server
   };
   Kind kind = Kind::worker;
-  std::string token;    ///< of a worker: empty if there will be no control connection
-  std::string work_fn;  ///< empty: the server's own
-  std::string label;    ///< how the worker is called where its output is shown
+  std::string token;    ///< pairs the two connections of a worker; empty if there is no control connection
+  std::string work_fn;  ///< the name of the work function; empty: the server's default
+  std::string label;    ///< marks the worker's output
   Codec codec = Codec::msgpack;
   bool shared_memory = true;
   std::optional<int> spin_us;
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   int unreachable_ms = limits::unreachable_ms;
   std::map<std::string, std::string> environment;
-  std::vector<int> cpus;  ///< where the worker runs; empty: anywhere
+  std::vector<int> cpus;  ///< the CPUs to run on; empty: all
 };
 
-/// With its length in front.
+/// Returns the request as JSON with its length in front.
 [[nodiscard]] std::string write_request(const Request& request);
-/// Throws ProtocolError or ValueError if it is none.
+/// Parses a request without its length. Throws ProtocolError or ValueError if the text is not a request.
 [[nodiscard]] Request read_request(std::string_view text);
 
-/// A JSON text with its length in front.
+/// Returns the text with its length in front.
 [[nodiscard]] std::string with_length(std::string_view text);
 
 }  // namespace miniray

@@ -13,7 +13,7 @@
 namespace miniray {
 namespace {
 
-// What goes both ways over the socket: a question has no size.
+// A request or an answer on the socket. The size of a request is 0, and so is that of an answer without a buffer.
 struct Record {
   std::uint64_t number, bytes;
 };
@@ -27,7 +27,7 @@ bool send_record(int socket, Record record, std::span<const int> descriptors) {
 
 Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
   if (!send_record(socket_.get(), {number, 0}, {}))
-    throw ProtocolError("cannot ask the worker server for a buffer that came for several workers");
+    throw ProtocolError("cannot ask the worker server for a buffer that several workers share");
   Record answer{};
   std::vector<Fd> descriptors;
   system::Transfer transfer{};
@@ -40,9 +40,7 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
   const bool right = transfer.bytes == sizeof(answer) && answer.number == number && answer.bytes == bytes &&
                      descriptors.size() == 1 && system::sealed_memory_bytes(descriptors[0].get()) >= bytes;
   if (!right)
-    throw ProtocolError(
-        "a buffer that came for several workers is not there: the worker server could not hold it (its "
-        "log says why)");
+    throw ProtocolError("the worker server does not have a buffer that several workers share; its log says why");
   if (bytes == 0) return Buffer::allocate(0);
   auto mapping = std::make_shared<system::Mapping>(descriptors[0].get(), bytes, system::Mapping::Kind::private_copy);
   std::byte* const data = mapping->bytes().data();
@@ -81,11 +79,11 @@ void SupplyStore::put(std::uint64_t number, std::span<const std::byte> bytes, co
   keep(number, {std::move(memory), bytes.size(), {workers.begin(), workers.end()}});
 }
 
-void SupplyStore::put_nothing(std::uint64_t number, const std::vector<Worker>& workers) {
+void SupplyStore::put_missing(std::uint64_t number, const std::vector<Worker>& workers) {
   keep(number, {{}, 0, {workers.begin(), workers.end()}});
 }
 
-bool SupplyStore::asked(Worker worker, int socket) {
+bool SupplyStore::on_request(Worker worker, int socket) {
   Record question{};
   const system::Transfer transfer =
       system::receive(socket, std::as_writable_bytes(std::span(&question, 1)), system::Block::no, nullptr);
@@ -108,10 +106,10 @@ void SupplyStore::set_expecting(bool expecting) {
   waiting_.clear();
 }
 
-void SupplyStore::gone(Worker worker) {
+void SupplyStore::drop_worker(Worker worker) {
   waiting_.erase(worker);
   for (auto& [number, item] : items_) {
-    MINIRAY_CHECK(!item.wanted_by.empty(), number);  // else it would be held for nobody
+    MINIRAY_CHECK(!item.wanted_by.empty(), number);  // otherwise the store would keep a buffer that no worker wants
     item.wanted_by.erase(worker);
   }
   std::erase_if(items_, [](const auto& entry) { return entry.second.wanted_by.empty(); });

@@ -1,5 +1,5 @@
-// Buffers that a server holds for several of its workers: each comes to the machine once, and every worker maps the
-// same memory, privately. A worker asks for a buffer when a message names it; the answer is a descriptor.
+// Buffers that a server holds for several of its workers. Each buffer comes to the machine once, and every worker maps
+// the same memory privately. A worker asks for a buffer when a message names it; the answer is a descriptor.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@ namespace miniray {
 /// The worker's side.
 class SupplyLine {
  public:
-  /// `on_interrupt` may throw, to end a wait.
+  /// Takes ownership of the socket to the server. `on_interrupt` may throw to end a wait.
   explicit SupplyLine(Fd socket, std::function<void()> on_interrupt = {})
       : socket_(std::move(socket)), on_interrupt_(std::move(on_interrupt)) {}
-  /// Waits until the server has the buffer. ProtocolError if it has not, or if it is not as large as the message says.
+  /// Waits until the server has the buffer, and returns it. Throws ProtocolError if the server cannot supply it, or if
+  /// it does not have this size.
   [[nodiscard]] Buffer fetch(std::uint64_t number, std::uint64_t bytes);
 
  private:
@@ -32,14 +33,18 @@ class SupplyStore {
  public:
   using Worker = std::uint64_t;
 
-  /// A buffer for these workers. It is kept until each has fetched it or is gone.
+  /// Adds a buffer for these workers. The store keeps it until each worker has fetched it or has ended. Throws
+  /// SystemError if there is no memory for it.
   void put(std::uint64_t number, std::span<const std::byte> bytes, const std::vector<Worker>& workers);
-  /// The buffer cannot be held: whoever asks is told so.
-  void put_nothing(std::uint64_t number, const std::vector<Worker>& workers);
-  /// A worker's socket can be read: it asks for something. False if it cannot be made sense of.
-  bool asked(Worker worker, int socket);
-  void gone(Worker worker);
-  /// Whether there is a link over which more can come. If not, whoever waits for something is told so.
+  /// Records that a buffer cannot be supplied: fetch() throws in workers that ask for it.
+  void put_missing(std::uint64_t number, const std::vector<Worker>& workers);
+  /// Reads a worker's request from its socket and answers it, now or when the buffer comes. Returns false if the socket
+  /// has ended or the request is malformed.
+  bool on_request(Worker worker, int socket);
+  /// Drops a worker that has ended, and the buffers that only it still wanted.
+  void drop_worker(Worker worker);
+  /// Tells the store whether a link exists over which more buffers can come. Without one, fetch() throws in workers
+  /// that wait for a buffer.
   void set_expecting(bool expecting);
 
  private:
@@ -57,7 +62,7 @@ class SupplyStore {
 
   std::map<std::uint64_t, Item> items_;
   bool expecting_ = true;
-  std::map<Worker, Waiting> waiting_;  // asked for what has not come yet
+  std::map<Worker, Waiting> waiting_;  // workers that have asked for a buffer which has not come yet
 };
 
 }  // namespace miniray

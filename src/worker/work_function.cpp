@@ -16,8 +16,8 @@
 namespace miniray {
 namespace {
 
-// An exception's text may be anything, and a message holds only text.
-void report(Channel& channel, const WorkFailure& failure) {
+// The text of an exception may have any bytes; a string in a message must be UTF-8.
+void send_failure(Channel& channel, const WorkFailure& failure) {
   const Value body{{"type", to_utf8(failure.type)},
                    {"message", to_utf8(failure.message)},
                    {"traceback", to_utf8(failure.traceback)}};
@@ -26,21 +26,21 @@ void report(Channel& channel, const WorkFailure& failure) {
     Message message = encode(body);
     message.kind = Message::Kind::error;
     channel.send(message);
-  } catch (const Error&) {                            // nobody is left to be told
-    if (failure.type == "KeyboardInterrupt") return;  // whoever interrupted it knows
+  } catch (const Error&) {                            // the coordinator is gone, so the failure is printed
+    if (failure.type == "KeyboardInterrupt") return;  // the user, who pressed Ctrl-C, knows
     std::fprintf(stderr, "miniray: the work function in process %d raised %s: %s\n%s", getpid(), failure.type.c_str(),
                  failure.message.c_str(), failure.traceback.c_str());
   }
 }
 
-void say_end(Channel& channel) {
+void send_end(Channel& channel) {
   try {
     channel.discard_received();
     Message message;
     message.kind = Message::Kind::end;
     channel.send(message);
   } catch (const Error&) {
-    // The coordinator does not listen any more, which is no failure of the work.
+    // The coordinator is gone or has closed, which is not a failure of the work function.
   }
 }
 
@@ -50,20 +50,20 @@ int run_work_function(const WorkFunction& work, Channel channel) {
   Handle handle(std::move(channel));
   try {
     work(handle);
-    say_end(handle.channel());
+    send_end(handle.channel());
     return EXIT_SUCCESS;
   } catch (const WorkExit& exit) {
-    if (exit.code == EXIT_SUCCESS) say_end(handle.channel());
+    if (exit.code == EXIT_SUCCESS) send_end(handle.channel());
     return exit.code;
   } catch (const WorkFailure& failure) {
-    report(handle.channel(), failure);
+    send_failure(handle.channel(), failure);
   } catch (const EndOfStream& end) {
-    if (handle.channel().ended()) return EXIT_SUCCESS;  // the coordinator has finished, and so has the work
-    report(handle.channel(), {type_name(end), end.what(), ""});
+    if (handle.channel().ended()) return EXIT_SUCCESS;  // the coordinator has closed, so the work is done
+    send_failure(handle.channel(), {type_name(end), end.what(), ""});
   } catch (const std::exception& error) {
-    report(handle.channel(), {type_name(error), error.what(), ""});
+    send_failure(handle.channel(), {type_name(error), error.what(), ""});
   } catch (...) {
-    report(handle.channel(), {"an exception", "it does not derive from std::exception", ""});
+    send_failure(handle.channel(), {"an exception", "it does not derive from std::exception", ""});
   }
   return EXIT_FAILURE;
 }
@@ -79,8 +79,8 @@ int run_spawned(const WorkFunction& work) {
   char codec[16] = {};
   if (setting == nullptr || std::sscanf(setting, "%d,%d,%d,%d,%d,%15s", &channel, &lifeline, &crash_file, &coordinator,
                                         &shared_memory, codec) != 6)
-    throw UsageError("this program was not started by Worker::spawn, which it is written for");
-  unsetenv("MINIRAY_SPAWNED");  // it is not meant for this process's children
+    throw UsageError("this program was not started by Worker::spawn; start its coordinator instead");
+  unsetenv("MINIRAY_SPAWNED");  // the children of this process must not see it
   become_worker(lifeline, crash_file);
   ChannelOptions options;
   options.peer = "coordinator " + std::to_string(coordinator);

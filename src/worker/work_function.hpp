@@ -1,4 +1,4 @@
-// Runs a work function in its process and tells the coordinator how it ended.
+// Runs a work function in the worker's process, and tells the coordinator how it ended.
 #pragma once
 
 #include <string>
@@ -7,19 +7,20 @@
 
 namespace miniray {
 
-/// Thrown out of a work function by a language binding: the function raised, and this is what.
+/// A language binding throws this out of a work function that raised an exception.
 struct WorkFailure {
   std::string type, message, traceback;
 };
-/// Thrown out of a work function by a language binding: the function asked the process to exit.
+/// A language binding throws this out of a work function that asked the process to exit.
 struct WorkExit {
   int code;
 };
 
-/// Returns the process's exit code.
+/// Runs the function and sends its end or its failure to the coordinator. Returns the process's exit code.
 int run_work_function(const WorkFunction& work, Channel channel);
 
-/// Ties this process to its coordinator, who will read in the crash file if this process crashes.
+/// Ties this process to its coordinator: it ends with the coordinator, and writes its stack to the crash file if it
+/// crashes.
 void become_worker(int lifeline, int crash_file);
 
 }  // namespace miniray

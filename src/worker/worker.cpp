@@ -38,7 +38,7 @@ std::string local_name(pid_t pid, const WorkerOptions& options) {
 
 }  // namespace
 
-// Only the socket's end is waited for; should it not come, or come late, the process tells.
+// A receive waits for the socket only. If the socket does not show that the process is gone, peer_is_gone does.
 Worker::State::State(std::string worker_name, const WorkerOptions& options, Fd socket,
                      std::unique_ptr<WorkerProcess> process)
     : name(std::move(worker_name)),
@@ -52,7 +52,7 @@ Worker::State::State(std::string worker_name, const WorkerOptions& options, Fd s
       generation_(process_generation()) {}
 
 Worker::Worker(const WorkFunction& work, WorkerOptions options) {
-  if (!work) throw UsageError("Worker was given an empty function");
+  if (!work) throw UsageError("Worker got an empty function; give it the function to run");
   auto [here, there] = system::socket_pair();
   const std::array<int, 1> keep{there.get()};
   const std::string coordinator = "coordinator " + std::to_string(getpid());
@@ -64,7 +64,7 @@ Worker::Worker(const WorkFunction& work, WorkerOptions options) {
 }
 
 Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions options) {
-  if (command.empty()) throw UsageError("Worker::spawn was given an empty command");
+  if (command.empty()) throw UsageError("Worker::spawn got an empty command; give it the program to run");
   auto [here, there] = system::socket_pair();
   const std::array<int, 1> keep{there.get()};
   auto process = LocalProcess::spawn(command, keep, [&](int lifeline, int crash_file) {
@@ -84,24 +84,24 @@ WorkerError Worker::State::error_in(const Message& message) const {
   try {
     const Value body = decode(message);
     return {name, body["type"].string(), body["message"].string(), body["traceback"].string()};
-  } catch (const Error& error) {  // whoever sent it is not our code
-    return {name, "an error", "what it says of it cannot be read: " + std::string(error.what()), ""};
+  } catch (const Error& error) {  // another implementation of the protocol may have sent it
+    return {name, "an error", "its description cannot be decoded: " + std::string(error.what()), ""};
   }
 }
 
-// The channel has ended: says why, as precisely as it can be known.
+// Called when the channel has ended. Throws the reason, as precisely as it is known.
 void Worker::State::explain_end() {
-  told_ = true;
+  end_reported_ = true;
   if (error_) throw WorkerError(*error_);
   if (const Message* last = channel_.newest(); last != nullptr && last->kind == Message::Kind::error)
     throw error_in(*last);
-  // What returned because it was told to end did not end by itself.
+  // A work function that returned because the stream was closed did not end by itself.
   const bool told_to_end = arrived_at_end_ && !ended_by_itself_;
-  if ((returned_ || has_said_its_end()) && !told_to_end) end_of_stream();
+  if ((returned_ || has_sent_its_end()) && !told_to_end) end_of_stream();
   if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
     throw EndOfStream(name + " was closed here; start another one");
   if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
-    throw EndOfStream(name + " closed its channel, though its process still runs; there are no more messages");
+    throw EndOfStream(name + " closed its channel, but its process still runs; there are no more messages");
   throw WorkerDied(certificate());
 }
 
@@ -114,14 +114,14 @@ auto Worker::State::talk(Call call) {
   }
 }
 
-void Worker::State::require_listener() {
+void Worker::State::require_running_work() {
   if (arrived_at_end_) throw EndOfStream(name + " was closed here; start another one");
   if (returned_ || error_ || channel_.ended()) explain_end();
 }
 
 Message Worker::State::deliver(Message message) {
   if (message.kind != Message::Kind::end && message.kind != Message::Kind::error) return message;
-  told_ = true;
+  end_reported_ = true;
   if (message.kind == Message::Kind::end) {
     returned_ = true;
     if (channel_.closed()) throw EndOfStream(name + " was closed here; start another one");
@@ -136,7 +136,7 @@ void Worker::State::require_ours(const char* operation) const {
     throw UsageError("cannot " + std::string(operation) + " " + name + ": it belongs to the process that started it");
 }
 
-// Waits for the process to end, reading what it still sends: it may be waiting for just that.
+// Waits for the process to end. Reads what it still sends, because it may be waiting for room to send.
 bool Worker::State::wait_for_exit(const Deadline& deadline) {
   while (process_->running()) {
     const bool listen = !channel_.closed() && !channel_.ended();
@@ -146,8 +146,8 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
     if (on_interrupt_) on_interrupt_();
     if (watched[1].revents != 0 && channel_.inbox_is_full())
       throw InboxFull("cannot wait for " + name +
-                      ": it has sent all that the inbox may hold, and cannot end before "
-                      "that is received. Call recv() first, or raise inbox_bytes_max");
+                      ": its messages fill the inbox, and it cannot end before they are received. Call recv() first, "
+                      "or raise inbox_bytes_max");
     if (watched[1].revents != 0) channel_.pump();
     if (watched[0].revents == 0 && deadline.passed()) return false;
   }
@@ -176,59 +176,59 @@ std::string Worker::State::stack() {
 }
 
 DeathCertificate Worker::State::certificate() {
-  MINIRAY_CHECK(!process_->running(), name);  // it is dead
+  MINIRAY_CHECK(!process_->running(), name);
   DeathCertificate made = process_->ending();
   made.worker = name;
   made.last_messages = channel_.recent_messages();
   return made;
 }
 
-// An end that nobody heard of must not pass in silence.
-void Worker::State::report_undelivered() {
-  if (std::exchange(told_, true) || killed_here_ || interrupted_here_ || returned_) return;
+// A failure that no call has thrown is printed, so that it does not go unnoticed.
+void Worker::State::print_unreported_end() {
+  if (std::exchange(end_reported_, true) || killed_here_ || interrupted_here_ || returned_) return;
   const Message* last = channel_.newest();
   if (last != nullptr && last->kind == Message::Kind::end) return;
   if (last != nullptr && last->kind == Message::Kind::error) {
-    std::fprintf(stderr, "miniray: nobody received this: %s\n", error_in(*last).what());
+    std::fprintf(stderr, "miniray: this error was not received: %s\n", error_in(*last).what());
     return;
   }
   const DeathCertificate& ending = process_->ending();
   if (!ending.lost.empty() || ending.signal != 0 || ending.exit_code > 0 || (ending.exit_code == 0 && ended_by_itself_))
-    std::fprintf(stderr, "miniray: nobody noticed this: %s\n", certificate().text().c_str());
+    std::fprintf(stderr, "miniray: this death was not noticed: %s\n", certificate().text().c_str());
 }
 
-// What it says until it has ended is still read: its failure may be on its way.
+// Closes the sending direction only: the worker's messages are still read, because its failure may be on its way.
 void Worker::State::end() {
   if (generation_ != process_generation() || channel_.closed() || arrived_at_end_) return;
   channel_.pump();
-  ended_by_itself_ = channel_.ended() || has_said_its_end();
+  ended_by_itself_ = channel_.ended() || has_sent_its_end();
   arrived_at_end_ = channel_.arrived();
   channel_.end();
 }
 
-bool Worker::State::has_said_its_end() const {
+bool Worker::State::has_sent_its_end() const {
   const Message* last = channel_.newest();
   return last != nullptr && (last->kind == Message::Kind::error || last->kind == Message::Kind::end);
 }
 
-void Worker::State::listen_while_closing(bool cut) {
+void Worker::State::read_while_closing(bool cut) {
   if (channel_.closed() || channel_.ended()) return;
   try {
     channel_.pump();
-    const bool still_sends = channel_.arrived() > arrived_at_end_.value_or(0) && !has_said_its_end();
+    const bool still_sends = channel_.arrived() > arrived_at_end_.value_or(0) && !has_sent_its_end();
     if (channel_.inbox_is_full() || (cut && still_sends)) channel_.close();
-  } catch (const UsageError&) {  // another thread is using it
-  } catch (const Error&) {       // nothing more can be understood of it
+  } catch (const UsageError&) {  // another thread is using the channel
+  } catch (const Error&) {       // the stream is broken
     channel_.close();
   }
 }
 
 bool Worker::State::has_closed(bool cut) {
-  listen_while_closing(cut);
+  read_while_closing(cut);
   if (process_->running()) return false;
-  listen_while_closing(cut);  // what it said last
-  // Of a process far away, that may come after the news of its end.
-  if (process_->can_be_killed() || channel_.closed() || channel_.ended() || has_said_its_end()) return true;
+  read_while_closing(cut);  // the last messages, which may have come since
+  // The last messages of a process on another machine may come after the report of its end.
+  if (process_->can_be_killed() || channel_.closed() || channel_.ended() || has_sent_its_end()) return true;
   const DeathCertificate& ending = process_->ending();
   return ending.exit_code == 0 || !ending.lost.empty();
 }
@@ -239,7 +239,7 @@ void Worker::State::watch(std::vector<pollfd>& descriptors) {
 }
 
 void Worker::State::interrupt() {
-  if (has_said_its_end()) return;  // it ends already, and how is worth reporting
+  if (has_sent_its_end()) return;  // it is ending by itself, and its failure should be reported
   interrupted_here_ = true;
   (void)process_->signal(SIGINT);
 }
@@ -248,13 +248,13 @@ void Worker::State::finish_closing() {
   if (!channel_.closed()) channel_.close();
   if (!process_->running()) {
     (void)process_->ending();
-    report_undelivered();
+    print_unreported_end();
   }
-  process_->forget();
+  process_->drop_descriptors();
 }
 
 void Worker::State::close(double grace_s, Closing how) {
-  if (!is_ours()) return;  // a child of the coordinator has no say over its workers
+  if (!is_ours()) return;  // a fork of the coordinator must not end its workers
   CloseOptions options;
   options.how = how;
   options.grace_s = grace_s;
@@ -277,63 +277,64 @@ void Worker::adopt(Worker other) {
   ++replacements_;
 }
 
-// The state of a process that was replaced is gone when the recovery throws: nothing may follow that uses it.
-void Worker::end_was_found(Patience patience) {
+// recover() may replace state_, and always throws. So a caller must not use the old state after this call.
+void Worker::handle_end(Patience patience) {
   if (!recovery_ || channel().closed()) return;
   const std::shared_ptr<Recovery> recovery = recovery_;
   recovery->on_end(*this, std::current_exception());
   if (patience == Patience::wait) recovery->recover(*this);
 }
 
+// Makes a call on the state, and lets the recovery handle the end of the worker if the call finds it.
 template <class Call>
-auto Worker::recovering(Patience patience, Call call) {
+auto Worker::with_recovery(Patience patience, Call call) {
   try {
     return call(*state_);
   } catch (const WorkerDied&) {
-    end_was_found(patience);
+    handle_end(patience);
     throw;
   } catch (const WorkerError&) {
-    end_was_found(patience);
+    handle_end(patience);
     throw;
   }
 }
 
-// Whoever is on the way out because of an exception, Ctrl-C for one, does not wait for a worker to finish.
+// A program that ends because of an exception, such as Ctrl-C, does not wait for its workers to finish.
 Worker::~Worker() {
   if (!state_) return;
   try {
     state_->close(grace_ms(limits::close_grace_ms) / 1000.0,
                   std::uncaught_exceptions() > 0 ? Closing::interrupt : Closing::finish);
-  } catch (const std::exception&) {  // an interrupt during the grace; the worker must end all the same
+  } catch (const std::exception&) {  // an interrupt during the grace; a destructor cannot throw it
     state_->process().signal(SIGKILL);
   }
 }
 
 void Worker::send(const Value& value) { send(encode(value, channel().codec())); }
 void Worker::send(const Message& message) {
-  recovering(Patience::wait, [&](State& state) {
-    state.require_listener();
+  with_recovery(Patience::wait, [&](State& state) {
+    state.require_running_work();
     state.talk([&](Channel& channel) { channel.send(message); });
   });
 }
 bool Worker::send_some(const Message& message) {
-  return recovering(Patience::none, [&](State& state) {
-    state.require_listener();
+  return with_recovery(Patience::none, [&](State& state) {
+    state.require_running_work();
     return state.talk([&](Channel& channel) { return channel.send_some(message); });
   });
 }
 bool Worker::flush_some() {
-  return recovering(Patience::none,
-                    [](State& state) { return state.talk([](Channel& channel) { return channel.flush_some(); }); });
+  return with_recovery(Patience::none,
+                       [](State& state) { return state.talk([](Channel& channel) { return channel.flush_some(); }); });
 }
 Value Worker::recv(const ReceiveOptions& options) { return decode(receive(options)); }
 Message Worker::receive(const ReceiveOptions& options) {
-  return recovering(Patience::wait, [&](State& state) {
+  return with_recovery(Patience::wait, [&](State& state) {
     return state.deliver(state.talk([&](Channel& channel) { return channel.receive(options); }));
   });
 }
 std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size, Lane lane) {
-  return recovering(Patience::none, [&](State& state) {
+  return with_recovery(Patience::none, [&](State& state) {
     std::optional<Message> message = state.talk([&](Channel& channel) { return channel.try_receive(max_size, lane); });
     if (message) message = state.deliver(std::move(*message));
     return message;

@@ -1,4 +1,5 @@
-// The process at the other end of a worker's channel, wherever it runs: whether it lives, how it ended, how to end it.
+// The process at the other end of a worker's channel, on this machine or another: whether it runs, how it ended, and
+// how to end it.
 #pragma once
 
 #include <sys/types.h>
@@ -18,24 +19,25 @@ class WorkerProcess {
   virtual ~WorkerProcess() = default;
 
   [[nodiscard]] virtual pid_t pid() const = 0;
-  /// Whether it still runs, as far as that is known without waiting.
+  /// Returns whether the process still runs, as far as that is known without waiting.
   virtual bool running() = 0;
-  /// Readable when running() may have become false.
+  /// Returns a descriptor that is readable when running() may have become false.
   virtual int fileno() = 0;
-  /// Whether nothing more can come from it, though its socket has not said so.
+  /// Returns whether nothing more can come from the process, even if its socket does not show that.
   virtual bool is_gone() = 0;
-  /// SIGKILL goes to it and to all that it started, another signal to it alone. False if there is no such signal.
+  /// Sends a signal: SIGKILL to the process and to all processes that it started, another signal to the process only.
+  /// Returns false if there is no such signal.
   virtual bool signal(int number) = 0;
-  /// Whether SIGKILL is sure to end it, however long that takes; a server far away may not even hear of it.
+  /// Returns whether SIGKILL surely ends the process. To a process on another machine, the signal may be lost.
   [[nodiscard]] virtual bool can_be_killed() const = 0;
-  /// What it is doing: its state, and where each of its threads is. Empty if it does not say within a second or so.
+  /// Returns the state of the process and its stack; empty if the process does not answer within a second or so.
   virtual std::string stack(const std::function<void()>& on_interrupt) = 0;
-  /// How it ended, once it has; the certificate's worker and messages are the caller's to fill in.
+  /// Returns how the process ended. It must have ended. The caller fills in the certificate's worker and messages.
   virtual const DeathCertificate& ending() = 0;
-  /// How long to wait for news of an end after its socket closed.
+  /// Returns how long to wait for the report of the end after the worker's socket has closed.
   [[nodiscard]] virtual int news_within_ms() const = 0;
-  /// Nobody will ask any more: descriptors are given back.
-  virtual void forget() = 0;
+  /// Closes the descriptors. Only pid() and ending() may be called afterwards.
+  virtual void drop_descriptors() = 0;
 };
 
 }  // namespace miniray

@@ -18,7 +18,7 @@
 #include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
 #include "worker/hosted_worker.hpp"
-#include "worker/newcomer.hpp"
+#include "worker/pending_connection.hpp"
 #include "worker/supply.hpp"
 
 namespace miniray {
@@ -60,7 +60,7 @@ class WorkerServer::State {
   }
   void prepare(const std::string& work_fn) { (void)find_work(work_fn); }
   [[nodiscard]] int port() const { return port_; }
-  /// For other threads.
+  /// Returns how many workers were alive a moment ago. Any thread may call it.
   [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] std::size_t living() const {
     return static_cast<std::size_t>(std::ranges::count_if(hosted_, [](const auto& one) { return !one->ended(); }));
@@ -71,37 +71,37 @@ class WorkerServer::State {
     Fd socket;
     EventLoop::Watch watch;
   };
-  struct Entering {
-    Newcomer newcomer;
+  struct Pending {
+    PendingConnection connection;
     EventLoop::Watch watch;
   };
-  // Half of a worker's two connections, waiting for the other.
+  // One of a worker's two connections, which waits for the other.
   struct Half {
-    Entering entering;
+    Pending pending;
     Deadline deadline = Deadline::in_ms(limits::hello_timeout_ms);
   };
   struct Link {
     Channel channel;
     EventLoop::Watch watch;
   };
-  using EnteringList = std::list<Entering>;
+  using PendingList = std::list<Pending>;
 
   void log(const std::string& line) const { options_.on_log ? options_.on_log(line) : log_to_stderr(line); }
   void listen();
   void accept_some();
-  void make_room();
-  void admit(Fd socket, std::string peer);
-  void advance(EnteringList::iterator entering);
-  void let_in(Entering entering);
-  void pair_up(Entering entering);
+  void drop_oldest_pending();
+  void add_pending(Fd socket, std::string peer);
+  void advance(PendingList::iterator pending);
+  void serve_request(Pending pending);
+  void pair_up(Pending pending);
   void refuse(std::initializer_list<const Fd*> sockets, const std::string& peer, const std::string& why) const;
-  void start_worker(Newcomer& data, Newcomer* control);
+  void start_worker(PendingConnection& data, PendingConnection* control);
   const WorkFunction& find_work(const std::string& name);
-  void be_patient_again();
-  void open_link(Newcomer& newcomer);
+  void restart_deadlines();
+  void open_link(PendingConnection& connection);
   void take_supplies(std::list<Link>::iterator link);
   bool tick();
-  void turn();
+  void serve_once();
   void end_workers();
 
   WorkerServerOptions options_;
@@ -109,14 +109,14 @@ class WorkerServer::State {
   WorkFunction work_;
   std::map<std::string, WorkFunction> found_;
   std::uint64_t descriptor_limit_;
-  std::size_t newcomers_max_;  // so that strangers leave room for workers
-  std::string socket_path_;    // of a Unix-domain socket, to be removed
+  std::size_t pending_max_;  // limited, so that pending connections leave descriptors for workers
+  std::string socket_path_;  // of a Unix-domain socket; the destructor removes it
   EventLoop loop_;
   SupplyStore supplies_;
   Listener listener_;
   int port_ = 0;
   std::optional<Deadline> listening_again_at_;
-  EnteringList entering_;  // oldest first
+  PendingList pending_;  // the oldest is first
   std::map<std::string, Half> halves_;
   std::list<Link> links_;
   std::vector<EventLoop::Watch> extra_;
@@ -133,7 +133,7 @@ WorkerServer::State::State(const std::string& host, int port, WorkFunction work,
       key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "the argument key")),
       work_(std::move(work)),
       descriptor_limit_(system::raise_descriptor_limit()),
-      newcomers_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
+      pending_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
   if (network::is_path(host)) socket_path_ = host;
   listener_.socket = network::listen(network::resolve(host, port).front());
   port_ = network::local_port(listener_.socket.get());
@@ -144,7 +144,7 @@ WorkerServer::State::~State() {
   if (generation_ != process_generation()) return;
   try {
     end_workers();
-  } catch (...) {  // their lifelines end with this process
+  } catch (...) {  // the workers' lifelines end with this process
   }
   if (!socket_path_.empty()) std::remove(socket_path_.c_str());
 }
@@ -158,117 +158,119 @@ void WorkerServer::State::accept_some() {
     try {
       std::optional<network::Accepted> accepted = network::accept(listener_.socket.get());
       if (!accepted) return;
-      admit(std::move(accepted->socket), std::move(accepted->peer));
-    } catch (const SystemError& error) {
+      add_pending(std::move(accepted->socket), std::move(accepted->peer));
+    } catch (const SystemError& error) {  // there are no descriptors left
       log(error.what());
-      if (!entering_.empty()) {
-        make_room();
+      if (!pending_.empty()) {
+        drop_oldest_pending();
         continue;
       }
-      listener_.watch.reset();  // until somebody has left
+      listener_.watch.reset();  // otherwise the loop would call this function without a pause
       listening_again_at_ = Deadline::in_ms(limits::wait_slice_ms);
       return;
     }
   }
 }
 
-void WorkerServer::State::make_room() {
-  MINIRAY_CHECK(!entering_.empty(), newcomers_max_);
-  log("dropped " + entering_.front().newcomer.peer() + ": too many connections say nothing, and it is the oldest");
-  entering_.pop_front();
+void WorkerServer::State::drop_oldest_pending() {
+  MINIRAY_CHECK(!pending_.empty(), pending_max_);
+  log("dropped " + pending_.front().connection.peer() +
+      ": too many connections have sent no request, and it is the oldest of them");
+  pending_.pop_front();
 }
 
-void WorkerServer::State::admit(Fd socket, std::string peer) {
-  if (entering_.size() >= newcomers_max_) make_room();
-  MINIRAY_CHECK(socket.valid() && entering_.size() < newcomers_max_, entering_.size(), newcomers_max_);
-  entering_.push_back({Newcomer(std::move(socket), std::move(peer), key_), {}});
-  const auto entering = std::prev(entering_.end());
-  entering->watch = loop_.watch(entering->newcomer.fileno(), [this, entering] { advance(entering); });
+void WorkerServer::State::add_pending(Fd socket, std::string peer) {
+  if (pending_.size() >= pending_max_) drop_oldest_pending();
+  MINIRAY_CHECK(socket.valid() && pending_.size() < pending_max_, pending_.size(), pending_max_);
+  pending_.push_back({PendingConnection(std::move(socket), std::move(peer), key_), {}});
+  const auto pending = std::prev(pending_.end());
+  pending->watch = loop_.watch(pending->connection.fileno(), [this, pending] { advance(pending); });
 }
 
-void WorkerServer::State::advance(EnteringList::iterator entering) {
-  switch (entering->newcomer.advance()) {
-    case Newcomer::Progress::waiting:
+void WorkerServer::State::advance(PendingList::iterator pending) {
+  switch (pending->connection.advance()) {
+    case PendingConnection::Progress::waiting:
       return;
-    case Newcomer::Progress::failed:
-      log("refused " + entering->newcomer.peer() + ": " + entering->newcomer.complaint());
-      entering_.erase(entering);
+    case PendingConnection::Progress::failed:
+      log("refused " + pending->connection.peer() + ": " + pending->connection.error_text());
+      pending_.erase(pending);
       return;
-    case Newcomer::Progress::asked:
+    case PendingConnection::Progress::asked:
       break;
   }
-  Entering ready = std::move(*entering);
+  Pending ready = std::move(*pending);
   ready.watch.reset();
-  entering_.erase(entering);
-  const std::string peer = ready.newcomer.peer();
+  pending_.erase(pending);
+  const std::string peer = ready.connection.peer();
   try {
-    let_in(std::move(ready));
-  } catch (const std::exception& error) {  // one connection's trouble is not the server's
+    serve_request(std::move(ready));
+  } catch (const std::exception& error) {  // an error of one connection must not end the server
     log("refused " + peer + ": " + error.what());
   }
 }
 
-void WorkerServer::State::let_in(Entering entering) {
-  const Request& request = entering.newcomer.request();
-  if (request.kind == Request::Kind::link) return open_link(entering.newcomer);
-  if (request.kind == Request::Kind::worker && request.token.empty()) return start_worker(entering.newcomer, nullptr);
-  pair_up(std::move(entering));
+void WorkerServer::State::serve_request(Pending pending) {
+  const Request& request = pending.connection.request();
+  if (request.kind == Request::Kind::link) return open_link(pending.connection);
+  if (request.kind == Request::Kind::worker && request.token.empty()) return start_worker(pending.connection, nullptr);
+  pair_up(std::move(pending));
 }
 
-void WorkerServer::State::pair_up(Entering entering) {
-  const std::string token = entering.newcomer.request().token;
+// A worker has two connections, which come in any order. The first waits for the second with the same token.
+void WorkerServer::State::pair_up(Pending pending) {
+  const std::string token = pending.connection.request().token;
   const auto other = halves_.find(token);
   if (other == halves_.end()) {
-    halves_.emplace(token, Half{std::move(entering)});
+    halves_.emplace(token, Half{std::move(pending)});
     return;
   }
   Half half = std::move(other->second);
   halves_.erase(other);
-  Newcomer& first = half.entering.newcomer;
-  if (first.request().kind == entering.newcomer.request().kind) {
-    refuse({&entering.newcomer.socket(), &first.socket()}, entering.newcomer.peer(),
-           "two connections asked to be the same half of one worker");
+  PendingConnection& first = half.pending.connection;
+  if (first.request().kind == pending.connection.request().kind) {
+    refuse({&pending.connection.socket(), &first.socket()}, pending.connection.peer(),
+           "two connections with the same token asked for the same half of a worker");
     return;
   }
   const bool data_first = first.request().kind == Request::Kind::worker;
-  start_worker(data_first ? first : entering.newcomer, data_first ? &entering.newcomer : &first);
+  start_worker(data_first ? first : pending.connection, data_first ? &pending.connection : &first);
 }
 
 void WorkerServer::State::refuse(std::initializer_list<const Fd*> sockets, const std::string& peer,
                                  const std::string& why) const {
   log("refused " + peer + ": " + to_utf8(why));
   const bool long_one = why.size() > limits::refusal_bytes_max;
-  const std::string told = long_one ? "... " + why.substr(why.size() - limits::refusal_bytes_max) : why;
-  const Value answer{{"refused", to_utf8(told)}};  // it may be cut within a letter
+  const std::string end_of_why = long_one ? "... " + why.substr(why.size() - limits::refusal_bytes_max) : why;
+  const Value answer{{"refused", to_utf8(end_of_why)}};  // the cut may have split a character
   for (const Fd* socket : sockets)
     if (socket->valid()) write_at_once(socket->get(), with_length(write_json(answer)));
 }
 
 const WorkFunction& WorkerServer::State::find_work(const std::string& name) {
   if (name.empty()) {
-    if (!work_) throw UsageError("this server has no work function of its own: say which one to run (work_fn)");
+    if (!work_) throw UsageError("this server has no default work function: say which one to run (work_fn)");
     return work_;
   }
   const auto known = found_.find(name);
   if (known != found_.end()) return known->second;
   if (!options_.find_work) throw UsageError("this server runs only the work function that it was started with");
-  struct Relief {
-    explicit Relief(State& busy) : state(busy) {}
-    Relief(const Relief&) = delete;
-    Relief& operator=(const Relief&) = delete;
-    ~Relief() { state.be_patient_again(); }
+  struct DeadlineRestart {
+    explicit DeadlineRestart(State& busy) : state(busy) {}
+    DeadlineRestart(const DeadlineRestart&) = delete;
+    DeadlineRestart& operator=(const DeadlineRestart&) = delete;
+    ~DeadlineRestart() { state.restart_deadlines(); }
     State& state;
-  } const relief(*this);
+  } const restart(*this);
   return found_.emplace(name, options_.find_work(name)).first->second;
 }
 
-// An import may have taken long, and nobody was listened to meanwhile: that is not their fault.
-void WorkerServer::State::be_patient_again() {
-  for (Entering& entering : entering_) entering.newcomer.begin_anew();
+// An import may have taken long, and the server read no connection meanwhile. So all of them get their full time again.
+void WorkerServer::State::restart_deadlines() {
+  for (Pending& pending : pending_) pending.connection.restart_deadline();
   for (auto& [token, half] : halves_) half.deadline = Deadline::in_ms(limits::hello_timeout_ms);
 }
 
-void WorkerServer::State::start_worker(Newcomer& data, Newcomer* control) {
+void WorkerServer::State::start_worker(PendingConnection& data, PendingConnection* control) {
   const Request& request = data.request();
   HostedWorker::Connections connections{data.take_socket(), control != nullptr ? control->take_socket() : Fd()};
   try {
@@ -283,13 +285,13 @@ void WorkerServer::State::start_worker(Newcomer& data, Newcomer* control) {
   }
 }
 
-void WorkerServer::State::open_link(Newcomer& newcomer) {
-  write_at_once(newcomer.fileno(), with_length("{}"));
-  const Request request = newcomer.request();
+void WorkerServer::State::open_link(PendingConnection& connection) {
+  write_at_once(connection.fileno(), with_length("{}"));
+  const Request request = connection.request();
   ChannelOptions options;
-  options.peer = newcomer.peer();
+  options.peer = connection.peer();
   options.shared_memory = false;
-  Fd socket = newcomer.take_socket();
+  Fd socket = connection.take_socket();
   network::set_blocking(socket.get(), true);
   network::notice_dead_peer(socket.get(), request.unreachable_ms);
   supplies_.set_expecting(true);
@@ -308,14 +310,16 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
           if (!hosted->ended() && hosted->pid() == pid.integer()) workers.push_back(hosted->number());
       const List& numbers = supplies["numbers"].list();
       const List& buffers = supplies["buffers"].list();
-      if (numbers.size() != buffers.size()) throw ProtocolError("a link's message has another number of buffers");
+      if (numbers.size() != buffers.size())
+        throw ProtocolError("a message on a link has " + std::to_string(numbers.size()) + " numbers for " +
+                            std::to_string(buffers.size()) + " buffers");
       for (std::size_t i = 0; i < numbers.size(); ++i) {
         const std::uint64_t number = numbers[i].unsigned_integer();
         try {
           supplies_.put(number, buffers.at(i).array().buffer().bytes(), workers);
         } catch (const SystemError& error) {
           log(error.what());
-          supplies_.put_nothing(number, workers);
+          supplies_.put_missing(number, workers);
         }
       }
     }
@@ -328,15 +332,15 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
   supplies_.set_expecting(!links_.empty());
 }
 
-// Time passes. True if somebody's is running out, so that the next look must not be late.
+// Does what is due now. Returns true if a worker has a deadline soon, so that the next tick must come soon too.
 bool WorkerServer::State::tick() {
-  while (!entering_.empty() && entering_.front().newcomer.late()) {
-    log("refused " + entering_.front().newcomer.peer() + ": " + entering_.front().newcomer.lateness());
-    entering_.pop_front();
+  while (!pending_.empty() && pending_.front().connection.late()) {
+    log("refused " + pending_.front().connection.peer() + ": " + pending_.front().connection.late_text());
+    pending_.pop_front();
   }
   std::erase_if(halves_, [&](auto& half) {
     if (!half.second.deadline.passed()) return false;
-    const Newcomer& alone = half.second.entering.newcomer;
+    const PendingConnection& alone = half.second.pending.connection;
     refuse({&alone.socket()}, alone.peer(), "the other of its two connections did not come");
     return true;
   });
@@ -352,17 +356,17 @@ bool WorkerServer::State::tick() {
   return urgent;
 }
 
-void WorkerServer::State::turn() {
+void WorkerServer::State::serve_once() {
   const bool urgent = tick();
-  (void)loop_.turn(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
+  (void)loop_.poll(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
   count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
 }
 
 void WorkerServer::State::serve() {
-  if (!listener_.socket.valid()) throw UsageError("this server has served, and was stopped: make another");
+  if (!listener_.socket.valid()) throw UsageError("this server was stopped and cannot serve again: make another one");
   try {
-    while (!stopping_) turn();
+    while (!stopping_) serve_once();
   } catch (...) {
     end_workers();
     throw;
@@ -370,17 +374,17 @@ void WorkerServer::State::serve() {
   end_workers();
 }
 
-// The listener goes first, so that nobody comes in while the rest is sent home.
+// The listener is closed first, so that no connection comes while the workers end.
 void WorkerServer::State::end_workers() {
   listener_ = {};
-  entering_.clear();
+  pending_.clear();
   halves_.clear();
   listening_again_at_.reset();
-  for (const auto& hosted : hosted_) hosted->dismiss("was ended because its worker server was stopped");
+  for (const auto& hosted : hosted_) hosted->end("was ended because its worker server was stopped");
   while (living() > 0) {
     try {
-      turn();
-    } catch (...) {  // asked again: at once, then
+      serve_once();
+    } catch (...) {  // a second interrupt kills the workers
       for (const auto& hosted : hosted_) hosted->kill();
     }
   }

@@ -1,4 +1,4 @@
-// The inside of a Worker: a channel, the process at its other end, and the story of how it ended.
+// The implementation of Worker: a channel, the process at its other end, and how that process ended.
 #pragma once
 
 #include <poll.h>
@@ -19,13 +19,14 @@ class Worker::State {
  public:
   State(std::string worker_name, const WorkerOptions& options, Fd socket, std::unique_ptr<WorkerProcess> process);
 
-  /// A call on the channel whose end of stream is explained.
+  /// Makes a call on the channel. If it throws EndOfStream, throws the reason instead: WorkerError, WorkerDied or a
+  /// more precise EndOfStream.
   template <class Call>
   auto talk(Call call);
-  /// Throws if the work function is known to have ended: what is sent would be taken by nobody. A socket need not say
-  /// so, as a server goes on reading for a worker that has ended.
-  void require_listener();
-  /// Throws if the message is the work function's end.
+  /// Throws if the work function is known to have ended, because it would not receive a message. The socket does not
+  /// show that: the server reads on behalf of a worker that has ended.
+  void require_running_work();
+  /// Returns the message. Throws if it is the work function's end or failure.
   Message deliver(Message message);
   int wait(std::optional<double> timeout_s);
   void kill(int signal);
@@ -34,13 +35,13 @@ class Worker::State {
   void close(double grace_s, Closing how = Closing::finish);
 
   // The steps of closing, for close_all.
-  /// Whether the process has ended, and all that it said was read. With `cut`, a worker that goes on sending messages
-  /// is cut off: it has not noticed the end, and its next send tells it.
+  /// Returns whether the process has ended and all of its messages were read. With `cut`, closes the channel of a
+  /// worker that still sends messages: it has not noticed the end of the stream, and its next send fails.
   bool has_closed(bool cut);
-  /// What to wait for until has_closed() may have become true.
+  /// Appends the descriptors to wait for until has_closed() may have become true.
   void watch(std::vector<pollfd>& descriptors);
   void interrupt();
-  /// The last step: reports a failure that nobody received, and gives back what is left.
+  /// The last step: prints a failure that no call has thrown, and closes all descriptors.
   void finish_closing();
   [[nodiscard]] bool is_ours() const { return generation_ == process_generation(); }
   [[nodiscard]] const std::function<void()>& on_interrupt() const { return on_interrupt_; }
@@ -56,20 +57,20 @@ class Worker::State {
   WorkerError error_in(const Message& message) const;
   bool wait_for_exit(const Deadline& deadline);
   DeathCertificate certificate();
-  void listen_while_closing(bool cut);
-  [[nodiscard]] bool has_said_its_end() const;
-  void report_undelivered();
+  void read_while_closing(bool cut);
+  [[nodiscard]] bool has_sent_its_end() const;
+  void print_unreported_end();
 
-  std::unique_ptr<WorkerProcess> process_;  // before the channel, which asks it
+  std::unique_ptr<WorkerProcess> process_;  // before channel_, whose peer_is_gone uses it
   Channel channel_;
   std::function<void()> on_interrupt_;
   std::uint64_t generation_;
   bool returned_ = false;
   bool killed_here_ = false;
   bool interrupted_here_ = false;
-  std::optional<std::uint64_t> arrived_at_end_;  // messages, when it was told to end
-  bool ended_by_itself_ = false;                 // before it was told to
-  bool told_ = false;                            // the user has heard how it ended
+  std::optional<std::uint64_t> arrived_at_end_;  // how many messages had arrived when end() was called
+  bool ended_by_itself_ = false;                 // the work function had ended before end() was called
+  bool end_reported_ = false;                    // a call has thrown how the worker ended
   std::optional<WorkerError> error_;
 };
 

@@ -35,7 +35,7 @@ DeathCertificate death_of(Call call) {
 // Exported, so that the stack of a crash can name it.
 __attribute__((noinline, no_sanitize("undefined"))) void crash_here_for_the_test() {
   volatile int* volatile nowhere = nullptr;
-  *nowhere = 1;  // NOLINT: the crash is the point
+  *nowhere = 1;  // NOLINT: crashes, as it should
 }
 
 TEST_CASE("the header's example") {
@@ -48,7 +48,7 @@ TEST_CASE("the header's example") {
   CHECK_FALSE(worker.is_alive());
 }
 
-TEST_CASE("a work function that returns is an end of stream that says so") {
+TEST_CASE("after a work function has returned, recv throws an EndOfStream that says so") {
   Worker worker([](Handle& handle) { handle.send(1); }, {.name = "brief"});
   CHECK(worker.recv() == Value(1));
   CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("(brief) has returned"), EndOfStream);
@@ -92,7 +92,7 @@ TEST_CASE("a death certificate has the signal, the stack and the last messages")
   CHECK(certificate.last_messages.find("<- {\"status\": \"ready\"}") != std::string::npos);
 }
 
-TEST_CASE("exit codes and signals are told apart") {
+TEST_CASE("an exit code and a signal give different certificates") {
   Worker exits([](Handle&) { _exit(3); });
   CHECK(death_of([&] { (void)exits.recv(); }).exit_code == 3);
   CHECK(exits.wait() == 3);
@@ -108,7 +108,7 @@ TEST_CASE("exit codes and signals are told apart") {
   CHECK(death_of(send_often).signal == SIGKILL);
 }
 
-TEST_CASE("messages sent before a death are received before it is told") {
+TEST_CASE("messages sent before a death are received before the death is thrown") {
   Worker worker([](Handle& handle) {
     for (int i = 0; i < 10; ++i) handle.send(i);
     raise(SIGKILL);
@@ -126,7 +126,7 @@ TEST_CASE("wait reads what a worker still sends") {
   CHECK_THROWS_AS((void)worker.recv(), EndOfStream);
 }
 
-TEST_CASE("wait and recv time out, and the worker goes on") {
+TEST_CASE("wait and recv time out, and the worker continues") {
   Worker worker(echo);
   CHECK_THROWS_AS((void)worker.wait(0.01), TimeoutError);
   CHECK_THROWS_AS((void)worker.recv({.timeout_s = 0.01}), TimeoutError);
@@ -134,7 +134,7 @@ TEST_CASE("wait and recv time out, and the worker goes on") {
   CHECK(worker.recv() == Value(1));
 }
 
-TEST_CASE("close kills a worker that does not end, and all that it started") {
+TEST_CASE("close kills a worker that does not end, and the processes that it started") {
   Worker worker([](Handle& handle) {
     signal(SIGTERM, SIG_IGN);
     const pid_t child = fork();
@@ -151,7 +151,7 @@ TEST_CASE("close kills a worker that does not end, and all that it started") {
   wait_until("the end of what the worker started", [&] { return kill(grandchild, 0) != 0; });
 }
 
-TEST_CASE("while an exception unwinds the stack, a worker that is busy is not waited for") {
+TEST_CASE("while an exception unwinds the stack, the destructor does not wait for a busy worker") {
   setenv("MINIRAY_TEST_GRACE_MS", "1000000", 1);
   pid_t pid = 0;
   try {
@@ -168,7 +168,7 @@ TEST_CASE("while an exception unwinds the stack, a worker that is busy is not wa
   CHECK(kill(pid, 0) != 0);
 }
 
-TEST_CASE("workers die with their coordinator, even by SIGKILL, and so does what they started") {
+TEST_CASE("workers and the processes that they started die with their coordinator, even by SIGKILL") {
   Worker coordinator([](Handle& handle) {
     Worker inner([](Handle& inner_handle) {
       const pid_t child = fork();
@@ -197,7 +197,7 @@ TEST_CASE("a worker that a thread started outlives the thread") {
   CHECK(worker->recv() == Value("still here"));
 }
 
-TEST_CASE("a worker cannot talk through its siblings") {
+TEST_CASE("a worker cannot use the channel of its siblings") {
   Worker first(echo);
   Worker second([&](Handle& handle) {
     try {
@@ -228,7 +228,7 @@ TEST_CASE("received memory that a fork may have copied is never written again") 
       handle.send(received->array<double>()[99'999]);
     }
   });
-  received.reset();  // the slot would be free now, had there been no fork
+  received.reset();  // without the fork, the slot would be free now
   for (int i = 0; i < 5; ++i) {
     source.send("next");
     (void)source.recv();
@@ -256,7 +256,7 @@ TEST_CASE("a fork copies received arrays: parent and child do not see each other
   CHECK(writer.recv() == Value(1.0));
 }
 
-TEST_CASE("a send after a small max_size reads what it must") {
+TEST_CASE("a send after a receive with a small max_size reads large messages") {
   Worker worker([](Handle& handle) {
     handle.send("small");
     (void)handle.recv();
@@ -269,7 +269,7 @@ TEST_CASE("a send after a small max_size reads what it must") {
   CHECK(worker.recv().size() == 500'000);
 }
 
-TEST_CASE("wait with a full inbox is an error, not a standstill") {
+TEST_CASE("wait with a full inbox is an error, not a deadlock") {
   Worker worker(
       [](Handle& handle) {
         for (int i = 0; i < 100; ++i) handle.send(std::string(1'000'000, 'x'));
@@ -300,25 +300,25 @@ TEST_CASE("only the process that started a worker may wait for it or signal it")
   CHECK_THROWS_AS((void)first.wait(std::nan("")), UsageError);
 }
 
-TEST_CASE("an exception whose text is not text arrives all the same") {
+TEST_CASE("an exception whose text is not UTF-8 arrives too") {
   Worker worker([](Handle&) { throw std::runtime_error("bad \xff byte"); });
   CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("bad \\xff byte"), WorkerError);
 }
 
-TEST_CASE("wait_any returns what is ready, in order") {
+TEST_CASE("wait_any returns the positions of ready workers in ascending order") {
   std::vector<Worker> workers;
   for (int i = 0; i < 8; ++i) workers.emplace_back(echo);
   CHECK(wait_any(workers, 0.01).empty());
   workers[5].send(5);
   CHECK(wait_any(workers) == std::vector<std::size_t>{5});
-  CHECK(wait_any(workers) == std::vector<std::size_t>{5});  // until it is received
+  CHECK(wait_any(workers) == std::vector<std::size_t>{5});  // the same, until the message is received
   CHECK(workers[5].recv() == Value(5));
   workers[2].send(1);
   workers[2].send(2);
-  usleep(50'000);  // so that both answers are there; if they are not, what follows holds all the same
+  usleep(50'000);  // usually enough for both answers to arrive; the checks below hold in any case
   CHECK(wait_any(workers) == std::vector<std::size_t>{2});
   CHECK(workers[2].recv() == Value(1));
-  CHECK(wait_any(workers) == std::vector<std::size_t>{2});  // the second one is in the inbox already
+  CHECK(wait_any(workers) == std::vector<std::size_t>{2});  // the second answer may already be in the inbox
   CHECK(workers[2].recv() == Value(2));
   workers[7].kill();
   CHECK(wait_any(workers) == std::vector<std::size_t>{7});
@@ -350,7 +350,7 @@ TEST_CASE("a worker may wait for workers of its own, after its coordinator has d
   CHECK(sibling.recv() == Value(1));
 }
 
-TEST_CASE("killed at a random moment while messages fly: never a hang, always a WorkerDied") {
+TEST_CASE("a kill at a random moment among messages never hangs, and always gives a WorkerDied") {
   std::mt19937 random(7);
   const Value value{{"text", std::string(3000, 'x')}, {"array", Array::of(std::vector<double>(20'000, 1.0))}};
   for (int round = 0; round < 100; ++round) {
@@ -374,7 +374,7 @@ TEST_CASE("killed at a random moment while messages fly: never a hang, always a 
   }
 }
 
-TEST_CASE("a bug of ours in a worker is in its death certificate: what should have held, and where") {
+TEST_CASE("a failed check in a worker is in its death certificate, with the condition and its place") {
   Worker worker([](Handle& handle) {
     const int received = static_cast<int>(handle.recv().integer());
     MINIRAY_CHECK(received == 1, received);

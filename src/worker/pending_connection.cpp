@@ -1,4 +1,4 @@
-#include "worker/newcomer.hpp"
+#include "worker/pending_connection.hpp"
 
 #include <array>
 #include <cstring>
@@ -19,21 +19,21 @@ bool write_at_once(int socket, std::string_view bytes) {
   }
 }
 
-Newcomer::Newcomer(Fd socket, std::string peer, const Key& key)
+PendingConnection::PendingConnection(Fd socket, std::string peer, const Key& key)
     : socket_(std::move(socket)), peer_(std::move(peer)), handshake_(Handshake::Role::server, key) {}
 
-Newcomer::Progress Newcomer::fail(std::string complaint) {
-  complaint_ = std::move(complaint);
+PendingConnection::Progress PendingConnection::fail(std::string error_text) {
+  error_text_ = std::move(error_text);
   return Progress::failed;
 }
 
-std::string Newcomer::lateness() const {
+std::string PendingConnection::late_text() const {
   const std::string within = " within " + std::to_string(limits::hello_timeout_ms / 1000) + " s";
-  if (!handshake_.begun()) return "it said nothing" + within;
-  return handshake_.done() ? "it did not say what it wants" + within : "it did not prove that it has the key" + within;
+  if (!handshake_.begun()) return "it sent nothing" + within;
+  return handshake_.done() ? "it sent no request" + within : "it did not prove that it has the key" + within;
 }
 
-Newcomer::Progress Newcomer::advance() {
+PendingConnection::Progress PendingConnection::advance() {
   std::array<std::byte, 4096> room;
   while (true) {
     MINIRAY_CHECK(input_.size() < wanted_ && !request_, input_.size(), wanted_);
@@ -48,16 +48,18 @@ Newcomer::Progress Newcomer::advance() {
     if (transfer.outcome == system::Transfer::Outcome::interrupted) continue;
     if (transfer.outcome == system::Transfer::Outcome::would_block) return Progress::waiting;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      return fail(!handshake_.begun() ? "it left without a word"
-                  : handshake_.done() ? "it left before it said what it wants"
-                                      : "it left before it proved that it has the key; probably it has another one");
+      return fail(!handshake_.begun() ? "it closed the connection and sent nothing"
+                  : handshake_.done()
+                      ? "it closed the connection before it sent its request"
+                      : "it closed the connection before it proved that it has the key; probably it has "
+                        "another one");
     const std::string_view arrived(reinterpret_cast<const char*>(room.data()), transfer.bytes);
     if (!handshake_.done()) {
       handshake_.feed(arrived);
       const std::string answer = handshake_.take_output();
-      if (!answer.empty() && !write_at_once(socket_.get(), answer)) return fail("it does not take the answer");
-      if (handshake_.refusal()) return fail(handshake_.complaint());
-      continue;
+      if (!answer.empty() && !write_at_once(socket_.get(), answer)) return fail("it does not read the answer");
+      if (handshake_.refusal()) return fail(handshake_.error_text());
+      continue;  // with what wanted() says next
     }
     input_ += arrived;
     if (input_.size() < wanted_) continue;
@@ -74,7 +76,7 @@ Newcomer::Progress Newcomer::advance() {
   }
 }
 
-Newcomer::Progress Newcomer::read_length() {
+PendingConnection::Progress PendingConnection::read_length() {
   std::uint32_t length = 0;
   std::memcpy(&length, input_.data(), sizeof(length));
   if (length == 0 || length > limits::request_bytes_max)

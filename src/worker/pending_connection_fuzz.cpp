@@ -1,5 +1,5 @@
-// Any bytes that a stranger, or somebody with the key, sends to a worker server either ask for something or are
-// refused with a complaint. Nothing else may happen: no exception, no wait, nothing read beyond the request.
+// Sends any bytes to a worker server, as a peer with or without the key. They are a request or are refused with an
+// error text. Nothing else may happen: no exception, no wait, no read beyond the request.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,35 +11,35 @@
 
 #include "base/system.hpp"
 #include "miniray/error.hpp"
-#include "worker/newcomer.hpp"
+#include "worker/pending_connection.hpp"
 #include "worker/request.hpp"
 
 namespace {
 
 using miniray::Handshake;
-using miniray::Newcomer;
+using miniray::PendingConnection;
 
 const miniray::Key& key() {
   static const miniray::Key made = miniray::Key::from_hex(std::string(64, 'a'), "the fuzzer");
   return made;
 }
 
-// What the server has said, as much as is wanted.
-std::string hear(int socket, std::size_t wanted) {
+// Returns what the server has sent, at most `wanted` bytes.
+std::string receive(int socket, std::size_t wanted) {
   std::string text(wanted, '\0');
   const ssize_t size = recv(socket, text.data(), text.size(), MSG_DONTWAIT);
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
 }
 
-// A client that has the key, up to its request.
-void enter(Newcomer& newcomer, int socket) {
+// Does what a client with the key does before it sends its request.
+void prove_key(PendingConnection& connection, int socket) {
   Handshake client(Handshake::Role::client, key());
   while (!client.done()) {
     if (!miniray::write_at_once(socket, client.take_output())) __builtin_trap();
-    if (newcomer.advance() != Newcomer::Progress::waiting) __builtin_trap();
+    if (connection.advance() != PendingConnection::Progress::waiting) __builtin_trap();
     while (!client.done()) {
-      client.feed(hear(socket, client.wanted()));
+      client.feed(receive(socket, client.wanted()));
       if (client.refusal()) __builtin_trap();
     }
   }
@@ -75,22 +75,23 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (with_length) bytes = miniray::with_length(bytes) + behind;
 
   auto [here, there] = miniray::system::socket_pair();
-  Newcomer newcomer(std::move(there), "the fuzzer", key());
-  if (with_key) enter(newcomer, here.get());
-  Newcomer::Progress progress = Newcomer::Progress::waiting;
-  for (std::size_t at = 0; at < bytes.size() && progress == Newcomer::Progress::waiting; at += piece) {
+  using Progress = PendingConnection::Progress;
+  PendingConnection connection(std::move(there), "the fuzzer", key());
+  if (with_key) prove_key(connection, here.get());
+  Progress progress = Progress::waiting;
+  for (std::size_t at = 0; at < bytes.size() && progress == Progress::waiting; at += piece) {
     if (!miniray::write_at_once(here.get(), std::string_view(bytes).substr(at, piece))) __builtin_trap();
-    progress = newcomer.advance();
+    progress = connection.advance();
   }
-  if (progress == Newcomer::Progress::waiting) {
+  if (progress == Progress::waiting) {
     here.reset();
-    progress = newcomer.advance();
-    if (progress != Newcomer::Progress::failed) __builtin_trap();
+    progress = connection.advance();
+    if (progress != Progress::failed) __builtin_trap();
   }
-  if (progress == Newcomer::Progress::failed && newcomer.complaint().empty()) __builtin_trap();
-  if (progress == Newcomer::Progress::asked) {
+  if (progress == Progress::failed && connection.error_text().empty()) __builtin_trap();
+  if (progress == Progress::asked) {
     if (!with_key) __builtin_trap();
-    if (with_length && unread_bytes(newcomer.fileno()) > behind.size()) __builtin_trap();
+    if (with_length && unread_bytes(connection.fileno()) > behind.size()) __builtin_trap();
   }
   return 0;
 }

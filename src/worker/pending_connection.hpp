@@ -1,0 +1,56 @@
+// A connection to a worker server before its request is complete. The peer proves that it has the key, then sends its
+// request. Nothing here waits, and nothing behind the request is read. Input is untrusted.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "channel/authentication.hpp"
+#include "worker/request.hpp"
+
+namespace miniray {
+
+class PendingConnection {
+ public:
+  /// Takes ownership of a socket that does not block. `peer` is the peer's address, for errors.
+  PendingConnection(Fd socket, std::string peer, const Key& key);
+
+  enum class Progress : std::uint8_t { waiting, asked, failed };
+  /// Reads what has arrived and answers it. It never waits and never throws: after a failure, error_text() has the
+  /// reason.
+  Progress advance();
+  /// Returns the request, once advance() has returned Progress::asked.
+  [[nodiscard]] const Request& request() const { return *request_; }
+  [[nodiscard]] const std::string& error_text() const { return error_text_; }
+  [[nodiscard]] const std::string& peer() const { return peer_; }
+  [[nodiscard]] int fileno() const { return socket_.get(); }
+  [[nodiscard]] const Fd& socket() const { return socket_; }
+  /// Gives the peer the full time again, after the server was too busy to read.
+  void restart_deadline() { deadline_ = Deadline::in_ms(limits::hello_timeout_ms); }
+  [[nodiscard]] bool late() const { return deadline_.passed(); }
+  /// Returns what the peer has not sent in time, as words.
+  [[nodiscard]] std::string late_text() const;
+  [[nodiscard]] Fd take_socket() { return std::move(socket_); }
+
+ private:
+  Progress fail(std::string error_text);
+  Progress read_length();
+
+  Fd socket_;
+  std::string peer_;
+  Deadline deadline_ = Deadline::in_ms(limits::hello_timeout_ms);
+  Handshake handshake_;
+  std::string input_;
+  std::size_t wanted_ = sizeof(std::uint32_t);
+  bool length_known_ = false;
+  std::optional<Request> request_;
+  std::string error_text_;
+};
+
+/// Writes a small text to a socket whose buffer is empty, without waiting. Returns false if the socket does not take
+/// all of it.
+bool write_at_once(int socket, std::string_view bytes);
+
+}  // namespace miniray
