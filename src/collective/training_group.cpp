@@ -152,7 +152,7 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
     if (ready.empty() && deadline.passed()) {
       ranks.assign(waiting.begin(), waiting.end());
       throw TimeoutError(std::to_string(waiting.size()) + " of " + std::to_string(size()) +
-                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." + what_they_do(ranks));
+                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." + describe_stacks(ranks));
     }
   }
 }
@@ -161,7 +161,7 @@ std::string TrainingGroup::name_of(std::size_t rank) const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size());
 }
 
-std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
+std::string TrainingGroup::describe_stacks(const std::vector<std::size_t>& ranks) {
   std::string text;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += "\n  " + name_of(ranks[i]) + " (" + workers_[ranks[i]]->name() + ")";
@@ -227,16 +227,16 @@ void TrainingGroup::broadcast(const Value& message) { broadcast(encode(message))
 
 void TrainingGroup::broadcast(const Message& message) {
   require_alive();
-  look_for_dead();
+  fail_if_any_died();
   try {
     cluster_->broadcast(workers_, message);
   } catch (const Error&) {
-    look_for_dead();
+    fail_if_any_died();
     throw;
   }
 }
 
-void TrainingGroup::look_for_dead() {
+void TrainingGroup::fail_if_any_died() {
   const Unsupervised tells_of_deaths(workers_);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (workers_[rank]->is_alive()) continue;
@@ -277,7 +277,7 @@ void TrainingGroup::scatter(std::span<const Message> messages) {
       if (workers_[rank]->channel().has_unsent()) unsent.push_back(workers_[rank]);
     }
     if (unsent.empty()) return;
-    look_for_dead();
+    fail_if_any_died();
     wait_for_room(unsent);
     if (on_interrupt_) on_interrupt_();
   }
@@ -297,7 +297,7 @@ std::vector<Message> TrainingGroup::gather_messages(const ReceiveOptions& option
   put_back(workers_, gathered);
   if (!gathered.failed)
     throw TimeoutError(std::to_string(missing.size()) + " of " + std::to_string(size()) +
-                       " ranks have sent nothing within the time-out." + what_they_do(missing));
+                       " ranks have sent nothing within the time-out." + describe_stacks(missing));
   if (!is_an_end(gathered.error)) std::rethrow_exception(gathered.error);
   fail(*gathered.failed, gathered.error);
 }
