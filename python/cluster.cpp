@@ -179,7 +179,7 @@ void bind_cluster(nb::module_& module) {
       nb::sig("def _check(nodes: collections.abc.Sequence[typing.Any], python: str, attendant: "
               "collections.abc.Sequence[str], program: str, options: tuple[typing.Any, ...], ports: "
               "collections.abc.Sequence[int], base_ports: bool) -> tuple[str, dict[str, typing.Any]]"));
-  module.def("_attend", attend, "news"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
+  module.def("_attend", attend, "control"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("_serve_stdio", serve_stdio_for_python);
 }
 

@@ -277,8 +277,8 @@ def test_too_much_code(hosts: Hosts) -> None:
     big.touch()
     os.truncate(big, limit)
     assert hosts.fail(script("work", "def work(handle): pass")).splitlines() == [
-        "miniray.errors.UsageError: the code that should go along to the nodes is 2 files, 64 MiB; the limits are "
-        "10000 (code_files_max) and 64 MiB (code_bytes_max). The largest:",
+        "miniray.errors.UsageError: the code to copy to the nodes is too large: it has 2 files and 64 MiB; the limits "
+        "are 10000 files (code_files_max) and 64 MiB (code_bytes_max). The largest files are:",
         f"  {big} (64 MiB)",
         f"  {hosts.folder}/script.py (0 MiB)",
         "Move the script into a folder of its own, or set ship_code=False and install the code on the nodes",

@@ -277,7 +277,7 @@ def test_ssh_key(hosts: Hosts) -> None:
     """
     try:
         authorized.write_text(key.with_suffix(".pub").read_text())
-        assert "ssh let nobody in (key rejected)" in hosts.fail(script, "")
+        assert "ssh refused the login (key rejected)" in hosts.fail(script, "")
         assert hosts.run(script, str(key)) == "mr-b\n"
     finally:
         authorized.write_text(before)
@@ -391,10 +391,10 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
         "same one: copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in the argument key)"
     )
     assert told == [
-        "the cluster's servers are not up; call launch_servers() or start()",
-        "the cluster's servers are not up; call launch_servers() or start()",
+        "the cluster's servers are not up. Call launch_servers() or start()",
+        "the cluster's servers are not up. Call launch_servers() or start()",
         ["mr-a", "localhost"],
-        "the cluster's servers are up already; stop() ends them",
+        "the cluster's servers are up already. stop() ends them",
         6,
         [],
         5,

@@ -93,7 +93,7 @@ def test_a_node_that_the_doctor_cannot_start_has_a_cure() -> None:
     exit_code, report = doctor("--python", "/nowhere/python")
     [problem] = report["findings"]
     assert (exit_code, problem["check"]) == (1, "start")
-    assert problem["what"].startswith("there is no such program there as /nowhere/python.")
+    assert problem["what"].startswith("the node has no program /nowhere/python.")
     assert problem["cure"] == "Try, until it works: '/nowhere/python' -c 'import miniray'"
 
 

@@ -341,10 +341,11 @@ def test_the_others_are_checked(clinic: Clinic, pythons: Path) -> None:
     assert report.found("reach") == [("problem", "mr-a -> mr-c", "reach")]
     told = {name: report.of(name, "start")[0].splitlines()[0] for name in failed}
     assert told == {
-        "mr-bare": "nobody listens for ssh (connection refused). Is sshd running there, and the port right?",
-        "mr-nowhere": "the host is unknown. Is the name right? `ssh mr-nowhere` must work from this machine",
-        "mr-b": f"MiniRay is not installed for the Python there. Run there: {python} -m pip install "
-        f"miniray=={miniray.__version__}; or set python_bin",
+        "mr-bare": "no ssh server listens there (connection refused). Check that sshd runs on the host, and that ssh "
+        "uses the right port",
+        "mr-nowhere": "the host is unknown. Check the name: `ssh mr-nowhere` must work on this machine",
+        "mr-b": f"its Python has no MiniRay. Run on the node: {python} -m pip install "
+        f"miniray=={miniray.__version__}; or set python_bin to a Python that has it",
     }
 
 

@@ -228,7 +228,7 @@ def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
 
 def test_a_cluster_that_was_not_started_says_so() -> None:
     cluster = Cluster([NodeConfig("localhost", num_workers=1, base_port=0)], progress=False)
-    down = "RuntimeError: the cluster's servers are not up; call launch_servers() or start()"
+    down = "RuntimeError: the cluster's servers are not up. Call launch_servers() or start()"
     fixed = (
         "UsageError: the nodes of a cluster are chosen when it is made. Make another one: "
         'Cluster(nodes=[*cluster.nodes, NodeConfig("node3")])'

@@ -194,7 +194,7 @@ class Cluster:
     def _launch_servers(self, name: str) -> list[Server]:
         with self._lock:
             if self._core is not None:
-                raise RuntimeError("the cluster's servers are up already; stop() ends them")
+                raise RuntimeError("the cluster's servers are up already. stop() ends them")
             core = self._make(name or "__main__.")
             core.launch_servers(name)
             self._core = core
@@ -293,7 +293,7 @@ class Cluster:
 
     def _running_core(self) -> _core.Cluster:
         if self._core is None:
-            raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
+            raise RuntimeError("the cluster's servers are not up. Call launch_servers() or start()")
         return self._core
 
     def _workers_or_all(self, workers: Iterable[RemoteWorker] | None) -> list[RemoteWorker]:

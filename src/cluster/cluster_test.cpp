@@ -205,7 +205,7 @@ TEST_CASE("a node that cannot be launched again has no server until it can") {
   const std::span<Worker> workers = cluster.start("test_echo");
   REQUIRE(rmdir(folder) == 0);
   CHECK_THROWS_WITH_AS(cluster.relaunch(1), doctest::Contains("1 of 1 node failed"), ClusterError);
-  CHECK_THROWS_WITH_AS((void)cluster.replace(workers[1]), doctest::Contains("relaunch() brings it back"), ClusterError);
+  CHECK_THROWS_WITH_AS((void)cluster.replace(workers[1]), doctest::Contains("the node has no server. Call relaunch() to try again"), ClusterError);
   CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo"), ClusterError);
   REQUIRE(mkdir(folder, 0700) == 0);
   cluster.relaunch(1);
