@@ -84,8 +84,8 @@ def test_workers_on_some_nodes(hosts: Hosts) -> None:
             print(json.dumps([told, cluster.workers == more + last, refusals]))
         """)
     no_such_host = 'the cluster has no node "mr-d"; its nodes are mr-a, mr-b, mr-c'
-    no_such_position = "the cluster has 3 nodes, from 0 on; there is no node 3"
-    refusals = [no_such_host, no_such_position, "a node is chosen twice", no_such_host]
+    no_such_position = "the cluster has no node 3; its nodes are 0 to 2"
+    refusals = [no_such_host, no_such_position, "nodes names a node twice", no_such_host]
     assert printed == [["mr-c", "mr-c", "mr-a", "mr-a", "mr-b"], True, refusals]
 
 

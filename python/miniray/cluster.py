@@ -313,8 +313,8 @@ class Cluster:
             return self._running_core().position_of(node)
         _check.integer("node", node, what="the host of a node (a str), or its position (an int)")
         if not 0 <= node < len(self.nodes):
-            count = "one node, 0" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes, from 0 on"
-            raise UsageError(f"the cluster has {count}; there is no node {node}")
+            known = "its only node is 0" if len(self.nodes) == 1 else f"its nodes are 0 to {len(self.nodes) - 1}"
+            raise UsageError(f"the cluster has no node {node}; {known}")
         return node
 
     @property

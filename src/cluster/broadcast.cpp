@@ -56,7 +56,7 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
       by_node[*node].push_back(worker);
   }
 
-  // The numbers by which the large buffers are known, the same on every node.
+  // Each large buffer gets a number, which is the same on every node.
   Message named = message;
   List numbers, buffers;
   named.places.resize(message.buffers.size());
@@ -85,7 +85,7 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
         link(node, server_of)
             .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
         supplied = true;
-      } catch (const Error&) {  // then each gets its own copy, or its own connection says what is wrong
+      } catch (const Error&) {  // each worker gets its own copy instead; if it died, that send throws
         links_.erase(node);
       }
     }

@@ -70,11 +70,11 @@ NCCLConfig nccl_config(const Value& message) {
 
 std::vector<NCCLConfig> create_nccl_configs(const std::string& master_addr,
                                             const std::vector<std::pair<std::string, int>>& nodes, int master_port) {
-  if (nodes.empty()) throw UsageError("nodes is a list of (name, number of processes), one at least, and it is empty");
+  if (nodes.empty()) throw UsageError("nodes is empty; it is a list of at least one (name, number of processes)");
   std::int64_t world_size = 0;
   for (const auto& [name, processes] : nodes) {
     if (processes < 1)
-      throw UsageError("each node has one process at least, and " + name + " has " + std::to_string(processes));
+      throw UsageError("each node needs at least one process, and " + name + " has " + std::to_string(processes));
     world_size += processes;
   }
   check_range("world_size", static_cast<int>(std::min<std::int64_t>(world_size, INT32_MAX)), 1, limits::world_size_max);
