@@ -177,8 +177,8 @@ def test_too_few_gpus(
         ({"num_workers": 0}, "num_workers is 1 or more, not 0"),
         (
             {"gpus_per_worker": 1.5},
-            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as 0.5, "
-            "not 1.5",
+            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as "
+            "0.5, not 1.5",
         ),
         (
             {"gpus": [3, 3], "gpus_per_worker": 2, "num_workers": 1},
@@ -186,8 +186,8 @@ def test_too_few_gpus(
         ),
         (
             {"gpus_per_worker": 1e-300},
-            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as 0.5, "
-            "not 1e-300",
+            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as "
+            "0.5, not 1e-300",
         ),
     ],
 )

@@ -143,8 +143,8 @@ def test_all_that_failed_are_named_and_no_other(told: tuple[str, dict[str, str]]
         ),
         (
             "mr-strict",
-            r"ssh refused the login \(key rejected\). Run `ssh-copy-id mr-strict`, or load your key with ssh-add, or set "
-            r"ssh_key\nroot@10.77.0.11: Permission denied \(.*\).",
+            r"ssh refused the login \(key rejected\). Run `ssh-copy-id mr-strict`, or load your key with ssh-add, or "
+            r"set ssh_key\nroot@10.77.0.11: Permission denied \(.*\).",
         ),
         (
             "mr-changed",

@@ -100,5 +100,5 @@ def test_a_node_that_the_doctor_cannot_start_has_a_cure() -> None:
 def test_the_doctor_says_what_its_exit_codes_mean() -> None:
     command = [sys.executable, "-m", "miniray", "doctor", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "Exit code 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n" in shown
+    assert "Exit codes: 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n" in shown
     assert "2: the arguments are wrong, 130: Ctrl-C." in shown

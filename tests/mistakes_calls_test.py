@@ -230,12 +230,12 @@ def test_a_cluster_that_was_not_started_says_so() -> None:
     cluster = Cluster([NodeConfig("localhost", num_workers=1, base_port=0)], progress=False)
     down = "RuntimeError: the cluster's servers are not up. Call launch_servers() or start()"
     fixed = (
-        "UsageError: the nodes of a cluster are chosen when it is made. Make another one: "
+        "UsageError: the nodes of a cluster cannot be changed. Make another cluster: "
         'Cluster(nodes=[*cluster.nodes, NodeConfig("node3")])'
     )
     nodes: Any = cluster.nodes
     for mistake, text in {
-        lambda: cluster.gather(): "RuntimeError: the cluster has no workers; start() starts them",
+        lambda: cluster.gather(): "RuntimeError: the cluster has no workers. Call start()",
         lambda: cluster.gather(5): "TypeError: gather takes its time-out by name: gather(timeout=5)",  # type: ignore[arg-type]
         lambda: cluster.broadcast(1): down,
         lambda: cluster.training_group(): down,

@@ -230,7 +230,7 @@ def test_what_cannot_be_right_sets_nothing(environment: pytest.MonkeyPatch) -> N
         setup_nccl_env(config)
     with pytest.raises(TypeError) as refused:
         setup_nccl_env({"rank": 0})  # type: ignore[arg-type]
-    assert str(refused.value) == "expected an NCCLConfig, such as NCCLConfig(**handle.recv()), not {'rank': 0}"
+    assert str(refused.value) == "config is an NCCLConfig, such as NCCLConfig(**handle.recv()), not {'rank': 0}"
     assert not VARIABLES & os.environ.keys()
 
 

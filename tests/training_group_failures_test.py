@@ -150,7 +150,8 @@ def test_a_firewall(firewalled: Hosts, told: Callable[..., list[Told]], order: s
     assert (failure.kind, failure.rank, failure.failures) == ("GroupError", None, {})
     address = re.escape(firewalled.testbed.hosts["mr-b"].address)
     blocked = [
-        rf"  from {name} to {address}:\d+: no answer in 3 s: a firewall drops the packets, or the answers find no way back"
+        rf"  from {name} to {address}:\d+: no answer in 3 s: a firewall drops the packets, or the answers find no way "
+        r"back"
         for name in ("mr-a", "mr-c")
     ]
     first, *seen, cure = failure.text.splitlines()
