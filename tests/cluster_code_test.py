@@ -150,7 +150,7 @@ def test_installed_functions_need_no_code(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("work_fn", "message"),
     [
-        ("5", "TypeError: work_fn is a function that takes a handle, or its name, not int"),
+        ("5", "TypeError: work_fn is a function that takes a handle, or its name, not the int 5"),
         (
             '"work"',
             r"ValueError: a function is named \"module.function\", not 'work'; "
@@ -194,8 +194,8 @@ def test_a_session(hosts: Hosts, way: str) -> None:
         (
             '"__main__.work"',
             "__main__.work is not there: <module '__miniray_main__' from '.*/script.py'> has no 'work'; the script was "
-            "imported up to line 5, where it starts workers. Define the function above that, or put what starts them "
-            'under if __name__ == "__main__":',
+            "imported only up to line 5, where it starts workers. Define the function above that line, or put the code "
+            'that starts workers under if __name__ == "__main__":',
         ),
         ('"module.nothing"', "module.nothing is not there: <module 'module' from '.*'> has no 'nothing'"),
         ('"module.number"', "module.number is a int, not a function that takes a handle"),

@@ -54,8 +54,8 @@ def test_a_function_is_called_by_its_name(worker: Any) -> None:
     for call in ("call_remote", "call_async"):
         method = getattr(worker, call)
         assert told(lambda method=method: method(square, 3)) == (
-            f"TypeError: {call} takes the name of a function, not the function square itself: worker.register(square), "
-            f"and then {call}('square', ...); or give it to a pool: pool.submit(square, ...)"
+            f"TypeError: {call} takes the name of a function, not the function square itself. Call "
+            f"worker.register(square), and then {call}('square', ...); or give it to a pool: pool.submit(square, ...)"
         )
         assert told(lambda method=method: method(3)) == (
             f"TypeError: {call} takes the name of a function, a str, not the int 3"
@@ -311,8 +311,8 @@ class Guarded:
 
 
 LOCK = (
-    "to another process: cannot pickle '_thread.lock' object. A lock is for the threads of one process; create it "
-    "inside the function"
+    "to another process: cannot pickle '_thread.lock' object. Only the threads of one process can share a lock; "
+    "create it inside the function"
 )
 
 
@@ -335,8 +335,8 @@ def test_an_argument_that_cannot_be_pickled_is_named(worker: Any) -> None:
                 "Pass list(it)"
             ),
             lambda: pool.submit(square, worker).result(): (
-                "cannot send argument 1 of square, a Worker, to another process: cannot pickle 'Worker' object. A "
-                "worker is for the process that started it; pass what it should know"
+                "cannot send argument 1 of square, a Worker, to another process: cannot pickle 'Worker' object. "
+                "Only the process that started a worker can use it; pass the data that it needs"
             ),
             lambda: pool.submit(square, pool.submit(square, 1)).result(): (
                 "cannot send argument 1 of square, a PoolFuture, to another process: cannot pickle "
