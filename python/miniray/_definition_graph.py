@@ -1,5 +1,5 @@
-"""A ``Definition`` is one function, class or global of the script, and how workers are told of it. A ``Closure`` is all
-definitions that a worker must have before it can use one of them."""
+"""A ``Definition`` is one function, class or global of the script, and the message that tells workers about it. A
+``Closure`` is all definitions that a worker must have before it can use one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNSET = object()  # the value of a global that does not exist
 
 
 class Definition:
-    """One function, class or global value, and how workers are told of it."""
+    """One function, class or global value, and how workers are told about it."""
 
     __slots__ = (
         "__weakref__",
@@ -39,7 +39,7 @@ class Definition:
         self.each_call_anew = False  # a worker unpickles it again for each call
         self.described: dict[str, Any] = {}  # the message for workers; empty until it is made
         self.needs: list[Definition] = []  # the definitions that its pickle refers to
-        self.globals: list[tuple[int, str]] = []  # the globals that it uses when it runs and that workers are told of
+        self.globals: list[tuple[int, str]] = []  # the globals that it uses when it runs, if workers get them
         self.may_look_up: list[str] = []  # if it is sent by name: the globals of the script that its value would need
         self.closure: Closure | None = None
 
@@ -63,7 +63,7 @@ class Closure:
         self.generation = generation
         self.may_grow = may_grow  # it gets more definitions if a worker asks for values
         self.handle: Any = None  # of the list of these definitions in the pool's core
-        self._before: set[Definition] = set()  # kept alive: a worker may have been told of them, and ask
+        self._before: set[Definition] = set()  # kept alive: a worker may have been told about them, and ask
 
     def replace(self, definitions: list[Definition]) -> None:
         self._before.update(self.definitions)

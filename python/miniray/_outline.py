@@ -33,7 +33,7 @@ def describe_arguments(function: Any, arguments: list[Any], keywords: dict[str, 
 
 
 class Outline:
-    """Stands for an object of a pickle, and takes whatever the pickle does to that object."""
+    """Stands for an object of a pickle, and accepts everything that the pickle does to that object."""
 
     _called = "object"
 

@@ -70,7 +70,7 @@ std::size_t Cluster::State::position_of(const std::string& node) const {
 
 void Cluster::State::relaunch(std::size_t node, std::optional<double> timeout_s) {
   require_node(node);
-  broadcaster_.drop_link(node);
+  broadcaster_.drop_link(node);  // it leads to the old server
   servers_.relaunch(node, timeout_s.value_or(options.start_timeout_s));
 }
 
@@ -118,6 +118,7 @@ Cluster::State::ConnectPlan Cluster::State::plan_workers(const std::string& work
     check_gpus_per_worker(gpus_on(node), names_[node]);
     if (gpus_on(node) > 0 || !start.gpus.empty()) with_gpus.push_back(node);
   }
+  // To ask for the hardware costs a process on the node, so a start without GPUs does not ask.
   learn_machines(with_gpus);
   for (const std::size_t node : nodes) {
     const int workers = start.num_workers.value_or(nodes_[node].num_workers);
@@ -191,7 +192,7 @@ Worker Cluster::State::replace(Worker& worker, std::optional<std::size_t> node) 
   ConnectPlan plan;
   add_to_plan(plan, at, origins_.at(&worker.channel()));
   std::vector<Worker> made = connect_and_register(std::move(plan));
-  (void)drop_worker(worker);
+  (void)drop_worker(worker);  // last, so that a replacement that failed can be tried again
   return std::move(made.front());
 }
 
@@ -305,7 +306,7 @@ std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions&
     // A list, because the span that is returned must stay valid when start() is called again.
     return state_->started.emplace_back(state_->connect(work_fn, options));
   } catch (...) {
-    if (first) state_->stop({}, Closing::interrupt);
+    if (first) state_->stop({}, Closing::interrupt);  // leaves everything as it was before the call
     throw;
   }
 }

@@ -55,6 +55,7 @@ void Dial::advance(bool ready) {
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
   const bool moved = transfer.outcome == system::Transfer::Outcome::moved;
   if (moved) received_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  // Nothing follows the token, so longer data comes from another program.
   if (!moved || received_.size() >= token_.size()) end(received_ == token_ ? "" : "stranger");
 }
 
@@ -95,7 +96,7 @@ void Dials::advance(const pollfd* watched) {
 }
 
 std::vector<std::string> Dials::take() {
-  std::ranges::sort(results_);
+  std::ranges::sort(results_);  // by number: attempts end in any order
   std::vector<std::string> outcomes;
   for (auto& [number, outcome] : results_) outcomes.push_back(std::move(outcome));
   *this = {};

@@ -16,7 +16,7 @@ std::vector<std::size_t> Gathered::missing() const {
 }
 
 Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions& options) {
-  const Unsupervised tells_of_deaths(workers);
+  const Unsupervised tells_of_deaths(workers);  // a restart of one worker must not delay the others
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   Gathered gathered;
   gathered.messages.resize(workers.size());

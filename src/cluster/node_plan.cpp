@@ -49,6 +49,7 @@ std::string visible_devices(const std::vector<Gpu>& gpus) {
 
 void check(const NodeConfig& node) {
   if (node.host.empty() || node.host.front() == '-')
+    // ssh would take a host that begins with "-" for an option.
     throw UsageError("a node's host is a name or an address, not \"" + node.host + "\"");
   if (node.num_workers < 1)
     throw UsageError(node.host + ": num_workers is 1 or more, not " + std::to_string(node.num_workers));
@@ -84,6 +85,7 @@ std::optional<GpuShortage> gpu_shortage(const Machine& machine, int workers, dou
   if (machine.gpus.empty() || gpus_per_worker <= 0) return std::nullopt;
   const std::size_t count = options.gpus.empty() ? machine.gpus.size() : options.gpus.size();
   const auto have = static_cast<double>(count);
+  // A share is of one GPU: a worker never gets parts of two.
   const double fit = gpus_per_worker < 1 ? workers_per_gpu(gpus_per_worker) * have : have / gpus_per_worker;
   if (workers <= fit + rounding) return std::nullopt;
   return GpuShortage{"has too few GPUs: " + counted(count, "GPU") + (options.gpus.empty() ? "" : " (named by gpus)") +

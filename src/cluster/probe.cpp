@@ -104,7 +104,7 @@ class Probe {
     if (command == "clock") return handle_.send({{"now_ns", system::time_of_day_ns()}});
     if (command == "resolve") return handle_.send(resolve(order["host"].string()));
     if (command == "listen") return handle_.send(listen(order));
-    if (command == "dial") return dial(order);
+    if (command == "dial") return dial(order);  // finish_dials() answers: meanwhile others may dial this probe
     if (command == "close") {
       listeners_.clear();
       return handle_.send(Value(Map{}));
@@ -158,7 +158,7 @@ class Probe {
   void answer_dials() {
     for (const Fd& listener : listeners_) {
       while (const std::optional<network::Accepted> dialler = network::accept(listener.get()))
-        (void)system::write_some(dialler->socket.get(), token_);
+        (void)system::write_some(dialler->socket.get(), token_);  // fits into the empty buffer; then it is closed
     }
   }
 

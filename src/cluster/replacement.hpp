@@ -1,5 +1,5 @@
-// Starts a worker in place of one that a cluster has lost, without waiting: a pool does this while its other workers
-// go on.
+// Starts a worker in place of a worker of a cluster that has died, without waiting: a pool does this while its other
+// workers go on.
 #pragma once
 
 #include <memory>

@@ -87,6 +87,7 @@ class MachineCheck {
                   "Install the same driver on all nodes");
   }
 
+  // Defaults are often too small: 64 MiB of shared memory in a container, 1024 open files.
   void check_room() {
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       const std::uint64_t shared = exam_.facts[i]["shared_memory_bytes"].unsigned_integer();

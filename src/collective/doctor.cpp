@@ -63,6 +63,7 @@ class Doctor {
     probes_.reset();
     if (cluster_) cluster_->stop();
     report_.findings.insert(report_.findings.end(), exam_.findings.begin(), exam_.findings.end());
+    // Problems come first; otherwise findings keep their order.
     std::vector<Finding> sorted;
     for (const Finding::Severity severity : {Finding::Severity::problem, Finding::Severity::warning})
       std::ranges::copy_if(report_.findings, std::back_inserter(sorted),
@@ -95,13 +96,14 @@ class Doctor {
   // Starts servers and probes on all nodes. If some nodes fail, it drops them and returns false. It tries connections
   // through ssh (a tunnel) first, so that a firewall is a finding and does not stop the check.
   bool bring_up() {
+    // The servers of the check use other ports, so that the ports to check stay free.
     std::vector<NodeConfig> configs = exam_.nodes;
     for (NodeConfig& config : configs) {
       config.base_port = 0;
       config.num_workers = 1;
       config.gpus_per_worker = 0;
     }
-    const std::vector<std::string> called = node_names(configs);
+    const std::vector<std::string> called = node_names(configs);  // without ports, so they may differ from exam_.names
     for (const bool tunnel : {true, exam_.options.tunnel}) {
       try {
         probes_.reset();

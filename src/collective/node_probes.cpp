@@ -45,6 +45,7 @@ Value NodeProbes::ask(std::size_t node, const Value& order) {
 }
 
 std::map<std::size_t, Value> NodeProbes::ask_all(const Value& order) {
+  // All are asked before the first answer is read, so that the probes work at the same time.
   for (const auto& [node, probe] : probes_) send_order(node, order);
   std::map<std::size_t, Value> answers;
   for (const auto& [node, probe] : probes_) answers[node] = receive_answer(node, answer_timeout_s);

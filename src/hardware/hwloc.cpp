@@ -61,6 +61,7 @@ CpuSurvey survey_cpus() {
     node.index = static_cast<int>(object->os_index);
     for (int cpu = hwloc.next_cpu(object->cpuset, -1); cpu >= 0; cpu = hwloc.next_cpu(object->cpuset, cpu))
       node.cpus.push_back(cpu);
+    // Memory without CPUs, such as a GPU's own, is of no use for affinity.
     if (!node.cpus.empty()) survey.numa_nodes.push_back(std::move(node));
   }
   return survey;

@@ -60,6 +60,7 @@ bool LineStream::flush() {
         system::write_some(output_fileno(), std::string_view(output_text_).substr(written_));
     if (transfer.outcome == system::Transfer::Outcome::closed) return false;
     written_ += transfer.bytes;
+    // Seldom, because each erase moves the rest of the text.
     if (written_ > limits::output_queue_bytes_max) output_text_.erase(0, std::exchange(written_, 0));
     if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
   }
@@ -69,6 +70,7 @@ bool LineStream::flush() {
 }
 
 void LineStream::close_output() {
+  // A descriptor for both directions stays open, because the other side may still send.
   if (output_.valid())
     output_.reset();
   else if (input_.valid())

@@ -70,6 +70,7 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
   }
   // If the command does not read its input any more, it has ended, and on_command_end() says why.
   (void)streams.talk.flush();
+  // The last file is on its way, so heartbeats may follow.
   if (stage_ == Stage::sending_code && streams.talk.unwritten_bytes() == 0) stage_ = Stage::importing;
 }
 
@@ -80,6 +81,7 @@ void NodeLaunch::handle_line(const std::string& line, LineStream& talk) {
     talk.write(*executable_);
   } else if (line.starts_with(launch::hello)) {
     const Value hello = read_json_text(line.substr(launch::hello.size()));
+    // Versions must be equal, even if both sides speak the same protocol.
     const std::string& theirs = hello["version"].string();
     if (theirs != version || hello["protocol"].integer() != protocol_version)
       return fail("the node has MiniRay " + theirs + ", but this machine has " + version +
@@ -126,6 +128,7 @@ bool BringUp::advance() {
   for (std::size_t i = 0; i < launches_.size(); ++i) launches_[i].advance(streams[i]);
   for (const auto& [node, exit_code] : attendant_->exit_codes())
     launches_[node].on_command_end(streams[node], exit_code);
+  // One failure fails the launch. The other nodes get some time to fail too, so that one error names all of them.
   if (!failing_until_ && std::ranges::find(launches_, NodeLaunch::Stage::failed, &NodeLaunch::stage) != launches_.end())
     failing_until_ = Deadline::in_ms(limits::failing_nodes_ms);
   if (deadline_.passed())

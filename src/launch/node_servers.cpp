@@ -85,6 +85,7 @@ void NodeServers::launch(const std::string& work_fn) {
   ServerProgram program = options_.program;
   CodeBundle code = options_.ship_code ? CodeBundle(program.files) : CodeBundle();
   std::string executable = program.executable.empty() ? std::string() : read_file(program.executable);
+  // Local nodes run the program where it is, so its size does not matter to them.
   if (options_.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host))
     check_size(program.executable, executable.size());
   const std::string hash = program.executable.empty() ? std::string() : content_hash(executable);
@@ -106,6 +107,7 @@ void NodeServers::launch(const std::string& work_fn) {
       throw ClusterError(nodes_.size(), std::move(failures));
     finish_launch(all, *launch);
   } catch (...) {
+    // Ends the servers of the nodes that came up. An attendant that takes longer is killed with its object.
     if (launch) (void)launch->attendant()->finish(Deadline::in_ms(limits::failed_stop_ms), {});
     attended_.clear();
     servers_.clear();
@@ -175,7 +177,7 @@ std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t
   for (const std::size_t node : nodes) {
     MINIRAY_CHECK(!attended_[node].attendant, node, names_[node]);  // else two servers would run on the node
     ++attended_[node].launches;
-    const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);
+    const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);  // shares the ownership of launched_
     launches.emplace_back(nodes_[node], config_of(node), code, launched_->executable);
     names.push_back(names_[node]);
     commands.push_back({names_[node], command_of(node)});
@@ -252,6 +254,7 @@ void NodeServers::finish(bool soon) {
   attended_.clear();
   relaunches_.clear();
   servers_.clear();
+  // A server gives its workers orphan_grace_ms to end.
   const Deadline deadline =
       Deadline::in_ms(soon ? limits::failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
   launched_.reset();
