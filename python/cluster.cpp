@@ -1,4 +1,4 @@
-// The parts of miniray.Cluster, and of the servers that it starts on nodes, that are in the core.
+// Bindings of Cluster, of the doctor's check, and of the servers that a cluster starts, for miniray/cluster.py.
 #include "miniray/cluster.hpp"
 
 #include <nanobind/stl/map.h>
@@ -56,7 +56,7 @@ int serve_stdio_for_python() {
   return serve_stdio(std::move(program));
 }
 
-// A tuple, as miniray/cluster.py gives it to the cluster and to the check.
+// The options that miniray/cluster.py passes to Cluster and to _check, as a tuple.
 using Options =
     std::tuple<bool, bool, std::string, bool, double, double, std::string, std::optional<int>, std::uint64_t>;
 
@@ -179,7 +179,7 @@ void bind_cluster(nb::module_& module) {
       nb::sig("def _check(nodes: collections.abc.Sequence[typing.Any], python: str, attendant: "
               "collections.abc.Sequence[str], program: str, options: tuple[typing.Any, ...], ports: "
               "collections.abc.Sequence[int], base_ports: bool) -> tuple[str, dict[str, typing.Any]]"));
-  module.def("_attend", attend, "news"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
+  module.def("_attend", attend, "control"_a, "lifeline"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("_serve_stdio", serve_stdio_for_python);
 }
 

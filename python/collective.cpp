@@ -1,4 +1,4 @@
-// Training groups: what miniray/nccl.py and miniray/training_group.py build on.
+// Bindings of NCCLConfig and TrainingGroup, for miniray/nccl.py and miniray/training_group.py.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -13,14 +13,14 @@
 namespace miniray::python {
 namespace {
 
-using Fields = std::tuple<std::string, int, int, int, int, std::string>;  // of an NCCLConfig, in order
+using Fields = std::tuple<std::string, int, int, int, int, std::string>;  // the fields of an NCCLConfig, in order
 
 NCCLConfig config_of(const Fields& fields) {
   const auto& [master_addr, master_port, world_size, rank, local_rank, interface] = fields;
   return {master_addr, master_port, world_size, rank, local_rank, interface};
 }
 
-// What NCCLConfig takes as keywords.
+// Returns dicts with the keyword arguments of Python's NCCLConfig.
 nb::list to_dicts(const std::vector<NCCLConfig>& configs) {
   nb::list made;
   for (const NCCLConfig& config : configs) made.append(decode_object(encode(config)));

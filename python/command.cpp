@@ -1,4 +1,4 @@
-// The miniray command, for those who have installed the package.
+// Binding of the miniray command line, for miniray/__main__.py.
 #include "cli/command.hpp"
 
 #include <nanobind/stl/string.h>
@@ -16,7 +16,7 @@ void bind_command(nb::module_& module) {
       [](const std::vector<std::string>& arguments, const std::string& python,
          const std::vector<std::string>& attendant) {
         const nb::gil_scoped_release released;
-        // For --help; miniray/__main__.py runs it.
+        // Only for --help: miniray/__main__.py runs this subcommand itself.
         const auto list_more = [](CLI::App& app) {
           app.add_subcommand("worker-server", cli::worker_server_description);
         };

@@ -1,4 +1,4 @@
-// GPUs, NUMA nodes and affinity, for miniray/hardware.py.
+// Bindings of hardware discovery and CPU affinity, for miniray/hardware.py.
 #include "miniray/hardware.hpp"
 
 #include <nanobind/stl/string.h>

@@ -132,28 +132,28 @@ def test_a_host_that_is_given_some_gpus(hosts: Hosts, described: dict[str, str],
     assert given(hosts, env, node, {}, {"gpus": [1, 0]}) == [seen, seen[::-1]]
 
 
-ENOUGH = "enough for"
+TOO_FEW = "mr-a has too few GPUs:"
 
 
 @pytest.mark.parametrize(
     ("visible", "options", "error"),
     [
-        ("", {"num_workers": 9, "gpus_per_worker": 1}, f"mr-a has 8 GPUs, {ENOUGH} 8 workers with gpus_per_worker=1"),
-        ("", {"num_workers": 3, "gpus_per_worker": 3}, f"mr-a has 8 GPUs, {ENOUGH} 2 workers with gpus_per_worker=3"),
+        ("", {"num_workers": 9, "gpus_per_worker": 1}, f"{TOO_FEW} 8 GPUs can serve 8 workers with gpus_per_worker=1"),
+        ("", {"num_workers": 3, "gpus_per_worker": 3}, f"{TOO_FEW} 8 GPUs can serve 2 workers with gpus_per_worker=3"),
         (
             "",
             {"num_workers": 17, "gpus_per_worker": 0.5},
-            f"mr-a has 8 GPUs, {ENOUGH} 16 workers with gpus_per_worker=0.5",
+            f"{TOO_FEW} 8 GPUs can serve 16 workers with gpus_per_worker=0.5",
         ),
         (
             "2,3",
             {"num_workers": 3, "gpus_per_worker": 1},
-            f"mr-a has 2 GPUs, {ENOUGH} 2 workers with gpus_per_worker=1",
+            f"{TOO_FEW} 2 GPUs can serve 2 workers with gpus_per_worker=1",
         ),
         (
             "",
             {"num_workers": 3, "gpus": [4, 5], "gpus_per_worker": 1},
-            f"mr-a has 2 GPUs to choose from (gpus), {ENOUGH} 2 workers with gpus_per_worker=1",
+            f"{TOO_FEW} 2 GPUs (named by gpus) can serve 2 workers with gpus_per_worker=1",
         ),
     ],
 )
@@ -164,27 +164,30 @@ def test_too_few_gpus(
     told = refused(hosts, env, **options)
     workers = options["num_workers"]
     assert told.startswith(
-        f"miniray.errors.UsageError: {error}, and num_workers is {workers}. Start fewer, or with gpus_per_worker="
+        f"miniray.errors.UsageError: {error}, and num_workers is {workers}. Start fewer workers, or set "
+        "gpus_per_worker="
     )
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"gpus": [0, 8]}, "mr-a has 8 GPUs, 0 to 7, and gpus names 8"),
+        ({"gpus": [0, 8]}, "mr-a has no GPU 8, which gpus names: it has 8 GPUs, numbered from 0"),
         ({"gpus": [-1]}, "a GPU in gpus is 0 or more, not -1"),
         ({"num_workers": 0}, "num_workers is 1 or more, not 0"),
         (
             {"gpus_per_worker": 1.5},
-            "mr-a: gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not 1.5",
+            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as "
+            "0.5, not 1.5",
         ),
         (
             {"gpus": [3, 3], "gpus_per_worker": 2, "num_workers": 1},
-            "gpus names 3 twice",
+            "gpus names GPU 3 twice",
         ),
         (
             {"gpus_per_worker": 1e-300},
-            "mr-a: gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not 1e-300",
+            "mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU such as "
+            "0.5, not 1e-300",
         ),
     ],
 )
@@ -237,8 +240,8 @@ def test_without_hwloc_workers_have_their_gpus(without_hwloc: Hosts, described: 
     [seen] = without_hwloc.value(script, *map(json.dumps, (described, node, {})))
     assert [entry[:2] for entry in seen] == [["0,1,2,3", ALL_CPUS], ["4,5,6,7", ALL_CPUS]]
     for *_, [note] in seen:
-        assert note.startswith("which CPUs are next to which GPU is not known, as hwloc is missing (")
-        assert note.endswith("): apt-get install libhwloc15")
+        assert note.startswith("it is not known which CPUs are next to which GPU, because hwloc is missing (")
+        assert note.endswith("). Install it: apt-get install libhwloc15")
 
 
 # --- In a process of one's own ----------------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ def test_a_gpu_that_is_not_there(described: dict[str, str], monkeypatch: pytest.
         for gpu in (-1, 2):
             with pytest.raises(miniray.UsageError) as raised:
                 call(gpu)
-            seen = f"this process sees 2 GPUs, so there is no GPU {gpu} (CUDA_VISIBLE_DEVICES=2,3)"
+            seen = f"there is no GPU {gpu}: this process sees 2 GPUs (CUDA_VISIBLE_DEVICES=2,3)"
             assert str(raised.value) == ("gpu_id is 0 or more, not -1" if gpu < 0 else seen)
 
 
@@ -304,5 +307,5 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVIDIA driver" in machine.notes[0]
     with pytest.raises(miniray.UsageError) as raised:
         miniray.set_gpu_affinity(0)
-    assert str(raised.value) == "this process sees 0 GPUs, so there is no GPU 0; " + "; ".join(machine.notes)
+    assert str(raised.value) == "there is no GPU 0: this process sees 0 GPUs; " + "; ".join(machine.notes)
     assert sorted(os.sched_getaffinity(0)) == ALL_CPUS

@@ -150,7 +150,7 @@ def test_installed_functions_need_no_code(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("work_fn", "message"),
     [
-        ("5", "TypeError: work_fn is a function that takes a handle, or its name, not int"),
+        ("5", "TypeError: work_fn is a function that takes a handle, or its name, not the int 5"),
         (
             '"work"',
             r"ValueError: a function is named \"module.function\", not 'work'; "
@@ -194,8 +194,8 @@ def test_a_session(hosts: Hosts, way: str) -> None:
         (
             '"__main__.work"',
             "__main__.work is not there: <module '__miniray_main__' from '.*/script.py'> has no 'work'; the script was "
-            "imported up to line 5, where it starts workers. Define the function above that, or put what starts them "
-            'under if __name__ == "__main__":',
+            "imported only up to line 5, where it starts workers. Define the function above that line, or put the code "
+            'that starts workers under if __name__ == "__main__":',
         ),
         ('"module.nothing"', "module.nothing is not there: <module 'module' from '.*'> has no 'nothing'"),
         ('"module.number"', "module.number is a int, not a function that takes a handle"),
@@ -277,8 +277,8 @@ def test_too_much_code(hosts: Hosts) -> None:
     big.touch()
     os.truncate(big, limit)
     assert hosts.fail(script("work", "def work(handle): pass")).splitlines() == [
-        "miniray.errors.UsageError: the code that should go along to the nodes is 2 files, 64 MiB; the limits are "
-        "10000 (code_files_max) and 64 MiB (code_bytes_max). The largest:",
+        "miniray.errors.UsageError: the code to copy to the nodes is too large: it has 2 files and 64 MiB; the limits "
+        "are 10000 files (code_files_max) and 64 MiB (code_bytes_max). The largest files are:",
         f"  {big} (64 MiB)",
         f"  {hosts.folder}/script.py (0 MiB)",
         "Move the script into a folder of its own, or set ship_code=False and install the code on the nodes",

@@ -132,45 +132,46 @@ def test_all_that_failed_are_named_and_no_other(told: tuple[str, dict[str, str]]
     [
         (
             "mr-nowhere",
-            r"the host is unknown. Is the name right\? `ssh mr-nowhere` must work from this machine\n"
+            r"the host is unknown. Check the name: `ssh mr-nowhere` must work on this machine\n"
             "ssh: Could not resolve hostname mr-nowhere: .*",
         ),
         (
             "mr-refusing",
-            r"nobody listens for ssh \(connection refused\). Is sshd running there, and the port right\?\n"
+            r"no ssh server listens there \(connection refused\). Check that sshd runs on the host, and that ssh uses "
+            r"the right port\n"
             "ssh: connect to host 10.77.0.11 port 1: Connection refused",
         ),
         (
             "mr-strict",
-            r"ssh let nobody in \(key rejected\). Run `ssh-copy-id mr-strict`, or load your key with ssh-add, or set "
-            r"ssh_key\nroot@10.77.0.11: Permission denied \(.*\).",
+            r"ssh refused the login \(key rejected\). Run `ssh-copy-id mr-strict`, or load your key with ssh-add, or "
+            r"set ssh_key\nroot@10.77.0.11: Permission denied \(.*\).",
         ),
         (
             "mr-changed",
-            r"its host key has changed. If that is right \(the machine was set up anew\): ssh-keygen -R mr-changed, "
-            r"then ssh mr-changed once, to accept the new key\n@@@(.|\n)*REMOTE HOST IDENTIFICATION HAS CHANGED(.|\n)*",
+            r"its host key has changed. If the machine was set up anew, run `ssh-keygen -R mr-changed`, then `ssh "
+            r"mr-changed` once and accept the new key\n@@@(.|\n)*REMOTE HOST IDENTIFICATION HAS CHANGED(.|\n)*",
         ),
         (
             "mr-new",
-            "its host key is not known here. Run `ssh mr-new` once, and accept the key\n"
+            "this machine does not know its host key. Run `ssh mr-new` once and accept the key\n"
             "No ED25519 host key is known for 10.77.0.11 and you have requested strict checking.\r?\n"
             "Host key verification failed.",
         ),
         (
             "mr-a:1",
-            "there is no such program there as /nowhere/python. Set python_bin to an interpreter that the node has\n"
+            "the node has no program /nowhere/python. Set python_bin to an interpreter that the node has\n"
             "/bin/sh: 1: exec: /nowhere/python: not found",
         ),
         (
             "mr-a:2",
-            "MiniRay is not installed for the Python there. Run there: /usr/bin/python3 -m pip install "
-            rf"miniray=={miniray.__version__}; or set python_bin\n"
+            "its Python has no MiniRay. Run on the node: /usr/bin/python3 -m pip install "
+            rf"miniray=={miniray.__version__}; or set python_bin to a Python that has it\n"
             "/usr/bin/python3: .* No module named .?miniray.*",
         ),
         (
             "mr-a:3",
-            f"it has MiniRay 0.0.1, and this machine {miniray.__version__}. Install the same there: "
-            f"pip install miniray=={miniray.__version__}",
+            f"the node has MiniRay 0.0.1, but this machine has {miniray.__version__}. Install the same version on the "
+            f"node: pip install miniray=={miniray.__version__}",
         ),
         ("mr-a:4", r"cannot change to the folder /nowhere \(workdir\): No such file or directory"),
         (
@@ -200,8 +201,7 @@ def test_one_node_alone(hosts: Hosts) -> None:
     assert text.splitlines()[:3] == [
         "miniray.errors.ClusterError: 1 of 1 node failed, and nothing of this start was left running.",
         "",
-        "localhost: there is no such program there as /nowhere/python. Set python_bin to an interpreter that the node "
-        "has",
+        "localhost: the node has no program /nowhere/python. Set python_bin to an interpreter that the node has",
     ]
 
 
@@ -209,7 +209,7 @@ def test_without_ssh(hosts: Hosts, tmp_path: Path) -> None:
     script = 'from miniray import Cluster, NodeConfig\nCluster([NodeConfig("mr-a")]).start("json.loads")'
     text = hosts.fail(script, env={"PATH": str(tmp_path)})
     assert text.splitlines()[2].startswith(
-        "mr-a: the ssh of this machine cannot be started. Is it installed (openssh-client), and in PATH?"
+        "mr-a: cannot start ssh on this machine. Install openssh-client, or put ssh into PATH"
     )
 
 
@@ -282,8 +282,8 @@ def test_start_takes_too_long(hosts: Hosts) -> None:
         """,
         files={"module.py": "import time; print('patience', flush=True); time.sleep(1000)"},
     )
-    why = r"it was not ready within 1 s \(start_timeout_s\); it was importing, and said:\npatience\n*"
-    if_slow = r"it was not ready within 1 s \(start_timeout_s\); it was (connecting|importing)\n*"
+    why = r"the node was not ready within 1 s \(start_timeout_s\); it was importing, and printed:\npatience\n*"
+    if_slow = r"the node was not ready within 1 s \(start_timeout_s\); it was (connecting|importing)\n*"
     one = f"({why}|{if_slow})"
     assert re.search(
         f"2 of 2 nodes failed, and nothing of this start was left running.\n\nmr-a: {one}\nlocalhost: {one}$", text

@@ -265,4 +265,4 @@ def test_output_that_cannot_be_kept(hosts: Hosts, tmp_path: Path) -> None:
         from miniray import Cluster, NodeConfig
         Cluster([NodeConfig("localhost")], output="{tmp_path}/file/logs")
     """)
-    assert text == f"miniray.errors.UsageError: cannot make the folder {tmp_path}/file/logs for output: Not a directory"
+    assert text == f"miniray.errors.UsageError: cannot make the folder {tmp_path}/file/logs (output): Not a directory"

@@ -277,7 +277,7 @@ def test_ssh_key(hosts: Hosts) -> None:
     """
     try:
         authorized.write_text(key.with_suffix(".pub").read_text())
-        assert "ssh let nobody in (key rejected)" in hosts.fail(script, "")
+        assert "ssh refused the login (key rejected)" in hosts.fail(script, "")
         assert hosts.run(script, str(key)) == "mr-b\n"
     finally:
         authorized.write_text(before)
@@ -307,7 +307,7 @@ def test_secrets_are_in_no_command_line(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("[]", "UsageError: a cluster needs at least one node"),
+        ("[]", "UsageError: a cluster needs at least one node, and nodes is empty"),
         ("['mr-a']", "TypeError: nodes are NodeConfig objects, not the str 'mr-a'; write NodeConfig(\"mr-a\")"),
         ("[NodeConfig('')]", 'UsageError: a node\'s host is a name or an address, not ""'),
         (
@@ -317,11 +317,12 @@ def test_secrets_are_in_no_command_line(hosts: Hosts) -> None:
         ("[NodeConfig('mr-a', 0)]", "UsageError: mr-a: num_workers is 1 or more, not 0"),
         (
             "[NodeConfig('mr-a', base_port=70000)]",
-            "UsageError: mr-a: base_port is from 0 (any that is free) to 65535, not 70000",
+            "UsageError: mr-a: base_port is a port from 1 to 65535, or 0 for any free port, not 70000",
         ),
         (
             "[NodeConfig('mr-a', gpus_per_worker=-1)]",
-            "UsageError: mr-a: gpus_per_worker is 0 (all), a whole number, or a share of one GPU such as 0.5, not -1",
+            "UsageError: mr-a: gpus_per_worker is 0 (each worker sees all GPUs), a whole number, or a share of one GPU "
+            "such as 0.5, not -1",
         ),
         (
             "[NodeConfig('mr-a')], unreachable_s=0",
@@ -391,10 +392,10 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
         "copy ~/.miniray/key, or set MINIRAY_KEY on both (this side's is the one in the argument key)"
     )
     assert told == [
-        "the cluster's servers are not up; call launch_servers() or start()",
-        "the cluster's servers are not up; call launch_servers() or start()",
+        "the cluster's servers are not up. Call launch_servers() or start()",
+        "the cluster's servers are not up. Call launch_servers() or start()",
         ["mr-a", "localhost"],
-        "the cluster's servers are up already; stop() ends them",
+        "the cluster's servers are up already. stop() ends them",
         6,
         [],
         5,

@@ -21,7 +21,7 @@ COMMANDS = """\
   doctor          Find what would make a training run hang or fail, on this machine or on several
   limits          Print the limits and time-outs
   worker-server   Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key)
-miniray COMMAND --help says more about one.
+miniray COMMAND --help says more about a command.
 """
 
 
@@ -44,7 +44,7 @@ def test_an_unknown_command_lists_those_that_there_are(command: list[str]) -> No
     for line in COMMANDS.splitlines()[:-1]:
         name, _, what = line.strip().partition(" ")
         assert f"  {name:<28}{what.strip()}\n" in told
-    assert told.endswith("miniray COMMAND --help says more about one.\n")
+    assert told.endswith("miniray COMMAND --help says more about a command.\n")
     assert max(map(len, told.splitlines())) <= 120
     code, out, told = run(*command, "limits", "x")
     assert (code, out) == (2, "")
@@ -85,7 +85,7 @@ def test_the_doctor_counts_gpus_that_are_missing_as_a_problem() -> None:
     exit_code, report = doctor("--gpus-per-worker", "1", "--port", port)
     [problem] = [found for found in report["findings"] if found["severity"] == "problem"]
     assert (exit_code, report["healthy"], problem["node"], problem["check"]) == (1, False, "localhost", "gpu")
-    assert problem["what"].startswith("has no GPU, so its workers would run without: ")
+    assert problem["what"].startswith("has no GPU, so its workers would run without one: ")
     assert problem["cure"].endswith("if no GPU is needed there, leave gpus_per_worker out")
 
 
@@ -93,12 +93,12 @@ def test_a_node_that_the_doctor_cannot_start_has_a_cure() -> None:
     exit_code, report = doctor("--python", "/nowhere/python")
     [problem] = report["findings"]
     assert (exit_code, problem["check"]) == (1, "start")
-    assert problem["what"].startswith("there is no such program there as /nowhere/python.")
-    assert problem["cure"] == "Try, until it works: '/nowhere/python' -c 'import miniray'"
+    assert problem["what"].startswith("the node has no program /nowhere/python.")
+    assert problem["cure"] == "Make this command work: '/nowhere/python' -c 'import miniray'"
 
 
 def test_the_doctor_says_what_its_exit_codes_mean() -> None:
     command = [sys.executable, "-m", "miniray", "doctor", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "Exit code 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n" in shown
-    assert "2: the arguments make no sense, 130: Ctrl-C." in shown
+    assert "Exit codes: 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n" in shown
+    assert "2: the arguments are wrong, 130: Ctrl-C." in shown

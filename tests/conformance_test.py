@@ -234,19 +234,19 @@ REFUSED = [
     (
         {"batch": [1, 2, 3, {1}]},
         TypeError,
-        'cannot send a set at msg["batch"][3]: send a list; calls and pools take it as it is',
+        'cannot send a set at msg["batch"][3]: send a list; calls and pools can send it as it is',
     ),
     (
         object(),
         TypeError,
         "cannot send an object at msg: messages hold dict, list, str, int, float, bool, None, bytes and arrays; "
-        "calls and pools take it as it is",
+        "calls and pools can send it as it is",
     ),
     (
         [[1, 2j]],
         TypeError,
         "cannot send a complex at msg[0][1]: send [it.real, it.imag], or a numpy array; "
-        "calls and pools take it as it is",
+        "calls and pools can send it as it is",
     ),
     ({"n": 2**64}, OverflowError, 'cannot send an int that does not fit 64 bits at msg["n"]: send it as a str'),
     ({"n": -(2**63) - 1}, OverflowError, 'cannot send an int that does not fit 64 bits at msg["n"]: send it as a str'),

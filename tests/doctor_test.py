@@ -124,8 +124,8 @@ def test_a_node_that_is_listed_twice(clinic: Clinic) -> None:
 def cure_for(clinic: Clinic, source: str, node: str) -> str:
     address = clinic.address(source)
     return (
-        f"On {node}: sudo ufw allow from {address} (or: sudo iptables -I INPUT -s {address} -j ACCEPT); "
-        "NCCL and Gloo use ports of their own choice too"
+        f"On {node}: sudo ufw allow from {address} (or: sudo iptables -I INPUT -s {address} -j ACCEPT). "
+        "Open all ports, because NCCL and Gloo use ports that the system chooses"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_firewall_that_drops_what_one_host_sends(clinic: Clinic) -> None:
     assert report.exit_code == 1
     assert report.found() == [("problem", "mr-a -> mr-b", "reach")]
     what, cure = report.of("mr-a -> mr-b", "reach")
-    silent = "no answer in 3 s: a firewall drops it, or there is no way back"
+    silent = "no answer in 3 s: a firewall drops the packets, or the answers find no way back"
     assert what == f"not all ports can be reached:\n    10.77.0.12:{PORT}: {silent}"
     assert cure == cure_for(clinic, "mr-a", "mr-b")
 
@@ -149,7 +149,7 @@ def test_a_firewall_that_rejects(clinic: Clinic) -> None:
     assert text.endswith(
         f"""
 problem (reach), mr-a -> mr-b: not all ports can be reached:
-    10.77.0.12:{PORT}: refused, by a firewall, as the port is open there
+    10.77.0.12:{PORT}: refused by a firewall, because the port is open on the node
   -> {cure_for(clinic, "mr-a", "mr-b")}
 
 2 nodes: 1 problem
@@ -164,9 +164,9 @@ def test_a_firewall_that_lets_ssh_and_the_coordinator_through(clinic: Clinic) ->
         report = clinic.report("mr-a", "mr-b", "--port", "29501")
     assert report.found() == [("problem", "mr-a -> mr-b", "reach")]
     what, cure = report.of("mr-a -> mr-b", "reach")
-    refused = ": refused, by a firewall, as the port is open there"
-    chosen = r" \(a port of the system's choice\)"
-    assert re.fullmatch(rf"cannot be reached:(\n    10\.77\.0\.12:\d+{refused}({chosen})?){{2}}", what), what
+    refused = ": refused by a firewall, because the port is open on the node"
+    chosen = r" \(a port that the system chose\)"
+    assert re.fullmatch(rf"no port can be reached:(\n    10\.77\.0\.12:\d+{refused}({chosen})?){{2}}", what), what
     assert f":29501{refused}" in what
     assert cure == cure_for(clinic, "mr-a", "mr-b")
 
@@ -181,7 +181,7 @@ def test_an_address_that_all_have_is_no_way(clinic: Clinic) -> None:
         report = clinic.report("mr-a", "mr-b")
     assert report.found() == [("problem", "mr-a -> mr-b", "reach")]
     what, _ = report.of("mr-a -> mr-b", "reach")
-    assert what.endswith(f"172.17.0.1:{PORT}: another process answers, so the address is not that node's alone")
+    assert what.endswith(f"172.17.0.1:{PORT}: another process answers, so another machine has this address too")
 
 
 def test_ipv6_is_a_way(clinic: Clinic) -> None:
@@ -215,8 +215,9 @@ def test_ports_that_others_have(clinic: Clinic) -> None:
     assert report.found() == [("problem", "mr-b", "port")] * 2
     told = {finding["cure"]: finding["what"] for finding in report.value["findings"]}
     cures = {
-        10000: "End it, or give NodeConfig another base_port; 0 is any that is free",
-        PORT: "End it, or choose another master_port; cluster.training_group() takes the next that is free",
+        10000: "End that process, or give NodeConfig another base_port, or 0 for any free port",
+        PORT: "End that process, or choose another master_port; cluster.training_group() takes the next free port by "
+        "itself",
     }
     for port, cure in cures.items():
         assert re.fullmatch(
@@ -252,18 +253,18 @@ def test_names_that_mean_the_loopback_address(clinic: Clinic) -> None:
             "severity": "problem",
             "node": "mr-b",
             "check": "name",
-            "what": "its own name, mr-b, means 127.0.1.1 there, a loopback address. Gloo announces itself by it, and "
-            "the other nodes would look for it on themselves",
-            "cure": 'On mr-b, in /etc/hosts: "10.77.0.12 mr-b"; or NodeConfig(env={"GLOO_SOCKET_IFNAME": "eth0"}). '
-            "cluster.training_group() does the latter by itself",
+            "what": "its own name, mr-b, stands for 127.0.1.1 there, a loopback address. Gloo announces itself with "
+            "that address, so the other nodes would look for it on themselves",
+            "cure": 'On mr-b, put "10.77.0.12 mr-b" into /etc/hosts; or set NodeConfig(env={"GLOO_SOCKET_IFNAME": '
+            '"eth0"}), which cluster.training_group() does by itself',
         },
         {
             "severity": "problem",
             "node": "mr-b",
             "check": "name",
-            "what": "the name mr-a means 127.0.0.1 on mr-b, a loopback address: whoever looks for mr-a there finds "
-            "mr-b",
-            "cure": "Correct it in /etc/hosts on mr-b, or name nodes by their addresses",
+            "what": "the name mr-a stands for 127.0.0.1 on mr-b, a loopback address: a process there that connects to "
+            "mr-a reaches mr-b",
+            "cure": "Correct the name in /etc/hosts on mr-b, or name nodes by their addresses",
         },
     ]
 
@@ -284,7 +285,7 @@ def test_torch_is_missing(clinic: Clinic) -> None:
     assert report.exit_code == 1
     assert report.found() == [("problem", "mr-bare", "version")]
     what, cure = report.of("mr-bare", "version")
-    assert re.fullmatch(r"torch is missing, and the other nodes have it: 2\S+ on mr-a; none on mr-bare", what), what
+    assert re.fullmatch(r"torch is missing, but other nodes have it: 2\S+ on mr-a; none on mr-bare", what), what
     assert cure == f"On mr-bare: {sys.executable} -m pip install torch"
 
 
@@ -296,8 +297,8 @@ def test_a_torch_that_cannot_be_imported(clinic: Clinic, pythons: Path) -> None:
     assert report.exit_code == 1
     assert report.found() == [("problem", "mr-b", "version")]
     assert report.of("mr-b", "version") == (
-        "torch is there, and cannot be imported: ImportError: libsomething.so.12: cannot open shared object file",
-        f"See `{sys.executable} -c 'import torch'` on mr-b",
+        "torch is installed, but cannot be imported: ImportError: libsomething.so.12: cannot open shared object file",
+        f"Try `{sys.executable} -c 'import torch'` on mr-b",
     )
 
 
@@ -309,7 +310,7 @@ def test_pythons_that_differ_a_little(clinic: Clinic, pythons: Path, other_versi
     what, cure = report.of("all", "version")
     versions = sorted([(other_version, "mr-b"), (version_here(), "mr-a")])
     assert what == "versions of Python differ: " + "; ".join(f"{version} on {node}" for version, node in versions)
-    assert cure == "Use the same on all: NodeConfig(python_bin=...) or `miniray doctor --python ...` says which"
+    assert cure == "Use the same Python on all nodes: set NodeConfig(python_bin=...) or `miniray doctor --python ...`"
 
 
 @pytest.mark.usefixtures("other_version")
@@ -341,10 +342,11 @@ def test_the_others_are_checked(clinic: Clinic, pythons: Path) -> None:
     assert report.found("reach") == [("problem", "mr-a -> mr-c", "reach")]
     told = {name: report.of(name, "start")[0].splitlines()[0] for name in failed}
     assert told == {
-        "mr-bare": "nobody listens for ssh (connection refused). Is sshd running there, and the port right?",
-        "mr-nowhere": "the host is unknown. Is the name right? `ssh mr-nowhere` must work from this machine",
-        "mr-b": f"MiniRay is not installed for the Python there. Run there: {python} -m pip install "
-        f"miniray=={miniray.__version__}; or set python_bin",
+        "mr-bare": "no ssh server listens there (connection refused). Check that sshd runs on the host, and that ssh "
+        "uses the right port",
+        "mr-nowhere": "the host is unknown. Check the name: `ssh mr-nowhere` must work on this machine",
+        "mr-b": f"its Python has no MiniRay. Run on the node: {python} -m pip install "
+        f"miniray=={miniray.__version__}; or set python_bin to a Python that has it",
     }
 
 
@@ -374,7 +376,7 @@ def test_none_comes_up(clinic: Clinic) -> None:
     exit_code, text = clinic.text("mr-nowhere")
     assert exit_code == 1
     assert text.startswith("\nproblem (start), mr-nowhere: the host is unknown.")
-    assert """\n  -> Try, until it works: ssh mr-nowhere "python3 -c 'import miniray'"\n""" in text
+    assert """\n  -> Make this command work: ssh mr-nowhere "python3 -c 'import miniray'"\n""" in text
     assert text.endswith("\n\n1 node: 1 problem\n")
 
 
@@ -394,15 +396,15 @@ def test_too_few_gpus_and_none(clinic: Clinic, root: Path) -> None:
         [
             "problem",
             "mr-a",
-            "has 8 GPUs, enough for 2 workers with gpus_per_worker=4, and num_workers is 4",
-            "Start fewer, or with gpus_per_worker=2",
+            "has too few GPUs: 8 GPUs can serve 2 workers with gpus_per_worker=4, and num_workers is 4",
+            "Start fewer workers, or set gpus_per_worker=2",
         ],
         [
             "problem",
             "mr-b",
-            "has no GPU, so its workers would run without: no NVIDIA driver (libnvidia-ml.so.1: cannot open shared "
-            "object file: No such file or directory)",
-            "See `nvidia-smi` on mr-b; if no GPU is needed there, leave gpus_per_worker out",
+            "has no GPU, so its workers would run without one: there is no NVIDIA driver (libnvidia-ml.so.1: cannot "
+            "open shared object file: No such file or directory)",
+            "Run `nvidia-smi` on mr-b; if no GPU is needed there, leave gpus_per_worker out",
         ],
     ]
 
@@ -413,12 +415,12 @@ def test_little_shared_memory_and_few_open_files(clinic: Clinic) -> None:
     assert report.exit_code == 0
     assert report.found() == [("warning", "mr-b", "memory"), ("warning", "mr-b", "limit")]
     assert report.of("mr-b", "memory") == (
-        "/dev/shm has 64 MiB, and NCCL and torch's data loaders need more",
+        "/dev/shm has 64 MiB, but NCCL and torch's data loaders need more",
         "On mr-b: sudo mount -o remount,size=8G /dev/shm (in Docker: run with --shm-size=8g)",
     )
     assert report.of("mr-b", "limit") == (
-        "a process may have 1000 files open, and data loaders need thousands",
-        "On mr-b: ulimit -n 65536, or nofile in /etc/security/limits.conf",
+        "a process may have 1000 files open, but data loaders need thousands",
+        "On mr-b: ulimit -n 65536, or set nofile in /etc/security/limits.conf",
     )
 
 

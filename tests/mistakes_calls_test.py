@@ -54,8 +54,8 @@ def test_a_function_is_called_by_its_name(worker: Any) -> None:
     for call in ("call_remote", "call_async"):
         method = getattr(worker, call)
         assert told(lambda method=method: method(square, 3)) == (
-            f"TypeError: {call} takes the name of a function, not the function square itself: worker.register(square), "
-            f"and then {call}('square', ...); or give it to a pool: pool.submit(square, ...)"
+            f"TypeError: {call} takes the name of a function, not the function square itself. Call "
+            f"worker.register(square), and then {call}('square', ...); or give it to a pool: pool.submit(square, ...)"
         )
         assert told(lambda method=method: method(3)) == (
             f"TypeError: {call} takes the name of a function, a str, not the int 3"
@@ -229,14 +229,14 @@ def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
 
 def test_a_cluster_that_was_not_started_says_so() -> None:
     cluster = Cluster([NodeConfig("localhost", num_workers=1, base_port=0)], progress=False)
-    down = "RuntimeError: the cluster's servers are not up; call launch_servers() or start()"
+    down = "RuntimeError: the cluster's servers are not up. Call launch_servers() or start()"
     fixed = (
-        "UsageError: the nodes of a cluster are chosen when it is made. Make another one: "
+        "UsageError: the nodes of a cluster cannot be changed. Make another cluster: "
         'Cluster(nodes=[*cluster.nodes, NodeConfig("node3")])'
     )
     nodes: Any = cluster.nodes
     for mistake, text in {
-        lambda: cluster.gather(): "RuntimeError: the cluster has no workers; start() starts them",
+        lambda: cluster.gather(): "RuntimeError: the cluster has no workers. Call start()",
         lambda: cluster.gather(5): "TypeError: gather takes its time-out by name: gather(timeout=5)",  # type: ignore[arg-type]
         lambda: cluster.broadcast(1): down,
         lambda: cluster.training_group(): down,
@@ -312,8 +312,8 @@ class Guarded:
 
 
 LOCK = (
-    "to another process: cannot pickle '_thread.lock' object. A lock is for the threads of one process; create it "
-    "inside the function"
+    "to another process: cannot pickle '_thread.lock' object. Only the threads of one process can share a lock; "
+    "create it inside the function"
 )
 
 
@@ -336,8 +336,8 @@ def test_an_argument_that_cannot_be_pickled_is_named(worker: Any) -> None:
                 "Pass list(it)"
             ),
             lambda: pool.submit(square, worker).result(): (
-                "cannot send argument 1 of square, a Worker, to another process: cannot pickle 'Worker' object. A "
-                "worker is for the process that started it; pass what it should know"
+                "cannot send argument 1 of square, a Worker, to another process: cannot pickle 'Worker' object. "
+                "Only the process that started a worker can use it; pass the data that it needs"
             ),
             lambda: pool.submit(square, pool.submit(square, 1)).result(): (
                 "cannot send argument 1 of square, a PoolFuture, to another process: cannot pickle "

@@ -56,8 +56,8 @@ def identity(thing: Any) -> Any:
     return thing
 
 
-BY_CALL = "; calls and pools take it as it is"
-FUNCTION = "send its name; or have it called: worker.register(it) and worker.call_remote, or pool.submit(it)"
+BY_CALL = "; calls and pools can send it as it is"
+FUNCTION = "send its name; or call it in the worker: worker.register(it) and worker.call_remote, or pool.submit(it)"
 THINGS: list[tuple[Any, str, str]] = [
     (datetime.datetime(2024, 1, 2), "a datetime", f"send it.isoformat() or it.timestamp(){BY_CALL}"),
     (datetime.date(2024, 1, 2), "a date", f"send it.isoformat(){BY_CALL}"),
@@ -86,9 +86,9 @@ THINGS: list[tuple[Any, str, str]] = [
     (lambda: 3, "the function <lambda>", FUNCTION),
     (math.sqrt, "the function sqrt", FUNCTION),
     (Sample, "the class Sample", "send it.__name__"),
-    (math, "a module", "send it.__name__, and import it there"),
-    (io.TextIOWrapper(io.BytesIO()), "a TextIOWrapper", "send its path, or what is in it: it.read()"),
-    (threading.Lock(), "a lock", "a lock is for the threads of one process"),
+    (math, "a module", "send it.__name__, and import it in the other process"),
+    (io.TextIOWrapper(io.BytesIO()), "a TextIOWrapper", "send its path, or its content: it.read()"),
+    (threading.Lock(), "a lock", "only the threads of one process can share a lock"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_a_worker_is_not_sent() -> None:
     with Worker(echo) as worker, pytest.raises(TypeError) as raised:
         worker.send([worker])
     assert str(raised.value) == (
-        "cannot send a Worker at msg[0]: a worker is for the process that started it; send what it should know"
+        "cannot send a Worker at msg[0]: only the process that started a worker can use it; send the data that it needs"
     )
 
 
@@ -122,5 +122,5 @@ def test_what_calls_are_said_to_take_they_take() -> None:
 
 def test_large_objects_are_not_packed_to_say_so() -> None:
     """A few megabytes are enough to see that there is a pickle."""
-    with Worker(echo) as worker, pytest.raises(TypeError, match="calls and pools take it as it is"):
+    with Worker(echo) as worker, pytest.raises(TypeError, match="calls and pools can send it as it is"):
         worker.send({"a": {str(number) for number in range(1_000_000)}})

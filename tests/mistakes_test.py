@@ -84,8 +84,14 @@ for name in (
             "not the str 'DEBUG=1'",
         ),
         ("NodeConfig('a', workdir=3)", "TypeError: workdir is a path, a str or a pathlib.Path, not the int 3"),
-        ("Cluster(NodeConfig('a'))", "TypeError: nodes is a list: Cluster(nodes=[NodeConfig(...)])"),
-        ("Cluster('node1')", 'TypeError: nodes is a list of NodeConfig objects: Cluster(nodes=[NodeConfig("node1")])'),
+        (
+            "Cluster(NodeConfig('a'))",
+            "TypeError: nodes is a list of NodeConfig objects, not one of them: Cluster(nodes=[NodeConfig(...)])",
+        ),
+        (
+            "Cluster('node1')",
+            'TypeError: nodes is a list of NodeConfig objects, not a str: Cluster(nodes=[NodeConfig("node1")])',
+        ),
         (
             "Cluster(['node1'])",
             "TypeError: nodes are NodeConfig objects, not the str 'node1'; write NodeConfig(\"node1\")",

@@ -163,8 +163,8 @@ def test_ranks_follow_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        (("a", []), UsageError, "nodes is a list of (name, number of processes), one at least, and it is empty"),
-        (("a", [("node1", 0)]), UsageError, "each node has one process at least, and node1 has 0"),
+        (("a", []), UsageError, "nodes is empty; it is a list of at least one (name, number of processes)"),
+        (("a", [("node1", 0)]), UsageError, "each node needs at least one process, and node1 has 0"),
         (("a", [("n", 2**30), ("m", 2**30)]), UsageError, "world_size is a number from 1 to 1000000, not 2147483647"),
         (("a", [("n", 2**40)]), UsageError, "the number of processes of n is out of range: 1099511627776"),
         (("a:1", [("n", 1)]), UsageError, ADDRESS + '"a:1"; the port goes into master_port'),
@@ -230,7 +230,7 @@ def test_what_cannot_be_right_sets_nothing(environment: pytest.MonkeyPatch) -> N
         setup_nccl_env(config)
     with pytest.raises(TypeError) as refused:
         setup_nccl_env({"rank": 0})  # type: ignore[arg-type]
-    assert str(refused.value) == "expected an NCCLConfig, such as NCCLConfig(**handle.recv()), not {'rank': 0}"
+    assert str(refused.value) == "config is an NCCLConfig, such as NCCLConfig(**handle.recv()), not {'rank': 0}"
     assert not VARIABLES & os.environ.keys()
 
 

@@ -165,7 +165,7 @@ def test_without_cloudpickle_the_cure_is_named(kernel: Kernel) -> None:
 
 def test_what_is_no_function_is_refused(kernel: Kernel) -> None:
     failed = kernel.fail("Cluster([NodeConfig('localhost', base_port=0)]).start(5)")
-    assert failed.message == "work_fn is a function that takes a handle, or its name, not int"
+    assert failed.message == "work_fn is a function that takes a handle, or its name, not the int 5"
 
 
 PRINTS = """

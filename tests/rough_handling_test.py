@@ -294,9 +294,9 @@ def test_spawn_says_what_it_cannot_import(tmp_path: Path) -> None:
         "print(Worker(work, start='spawn').recv(timeout=30))\n"
     )
     done = subprocess.run([sys.executable, unguarded], capture_output=True, text=True, timeout=60, check=False)
-    assert "work is not there" in done.stderr
-    assert "imported up to line 5, where it starts workers" in done.stderr
-    assert 'put what starts them under if __name__ == "__main__":' in done.stderr
+    assert "cannot find work in <module '__miniray_main__'" in done.stderr
+    assert "imported only up to line 5, where it starts workers" in done.stderr
+    assert 'put the code that starts workers under if __name__ == "__main__":' in done.stderr
 
 
 def test_a_worker_that_has_run_out_of_memory_says_so() -> None:

@@ -134,8 +134,8 @@ def firewalled(hosts: Hosts) -> Iterator[Hosts]:
 @pytest.mark.parametrize(
     ("order", "purpose"),
     [
-        ("workers", "NCCL and Gloo connect nodes on ports of their own choice"),
-        ("[workers[1], workers[0], workers[2]]", "it has the group's master (rank 0)"),
+        ("workers", "but NCCL and Gloo connect all nodes, on ports of their own choice"),
+        ("[workers[1], workers[0], workers[2]]", "where the group's rank 0 is"),
     ],
 )
 def test_a_firewall(firewalled: Hosts, told: Callable[..., list[Told]], order: str, purpose: str) -> None:
@@ -150,14 +150,15 @@ def test_a_firewall(firewalled: Hosts, told: Callable[..., list[Told]], order: s
     assert (failure.kind, failure.rank, failure.failures) == ("GroupError", None, {})
     address = re.escape(firewalled.testbed.hosts["mr-b"].address)
     blocked = [
-        rf"  from {name} to {address}:\d+: no answer in 3 s: a firewall drops it, or there is no way back"
+        rf"  from {name} to {address}:\d+: no answer in 3 s: a firewall drops the packets, or the answers find no way "
+        r"back"
         for name in ("mr-a", "mr-c")
     ]
     first, *seen, cure = failure.text.splitlines()
-    assert first == f"not all nodes can reach mr-b, and {purpose}:"
+    assert first == f"not all nodes can reach mr-b, {purpose}:"
     assert len(seen) == 2
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(blocked, sorted(seen), strict=True)), seen
-    assert cure.startswith("Open the way on mr-b, e.g. `sudo ufw allow from NODE`")
+    assert cure.startswith("Open the firewall on mr-b, e.g. `sudo ufw allow from NODE`")
 
 
 def test_a_rank_that_is_never_ready(told: Callable[..., list[Told]]) -> None:
@@ -192,10 +193,10 @@ def test_a_rank_that_is_never_ready(told: Callable[..., list[Told]]) -> None:
 @pytest.mark.parametrize(
     ("work", "cause"),
     [
-        ("handle.send('hello')", """sent "hello" where {"status": "ready"} was expected"""),
+        ("handle.send('hello')", """sent "hello" instead of {"status": "ready"}"""),
         (
             "handle.send({'status': 'loading'})",
-            """sent {"status": "loading"} where {"status": "ready"} was expected""",
+            """sent {"status": "loading"} instead of {"status": "ready"}""",
         ),
         ("raise ImportError('no torch')", "raised ImportError: no torch"),
         ("os._exit(3)", "exited with code 3"),
@@ -216,7 +217,7 @@ def test_a_rank_that_fails_before_it_is_ready(told: Callable[..., list[Told]], w
     assert (failure.kind, failure.rank, list(failure.failures)) == ("GroupError", 3, ["3"])
     assert failure.text.startswith("rank 3 of 4 has failed: ")
     assert cause in failure.text
-    assert failure.text.endswith("\nAll ranks of the group were ended. Start them again, from your last checkpoint")
+    assert failure.text.endswith("\nAll ranks of the group were killed. Start them again from your last checkpoint")
 
 
 def test_ctrl_c_while_a_group_comes_together(hosts: Hosts) -> None:
@@ -282,7 +283,7 @@ def test_a_rank_that_fails_in_the_middle_of_a_step(told: Callable[..., list[Told
         assert first.startswith("rank 2 of 4 has failed: ")
         assert f"worker {failure.pids[2]} at mr-b ({worker}, __main__.gloo_rank) {cause}" in first
         assert cause in failure.failures["2"]
-        assert last == "All ranks of the group were ended. Start them again, from your last checkpoint"
+        assert last == "All ranks of the group were killed. Start them again from your last checkpoint"
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,18 @@ def test_no_port_is_left(hosts: Hosts) -> None:
         holder.recv()
         cluster.training_group(cluster.start(rank), master_port=65535)
     """)
-    refusal = "miniray.errors.UsageError: no port from 65535 on is free on mr-a: 65535 is taken by process "
+    refusal = "miniray.errors.UsageError: there is no free port on mr-a from 65535 to 65535: 65535 is taken by process "
     assert told.startswith(refusal), told
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("[]", "UsageError: a training group has one worker at least"),
-        ("[workers[0], workers[1], workers[0]]", "UsageError: a worker is in the group twice"),
+        ("[]", "UsageError: a training group needs at least one worker, and workers is empty"),
+        (
+            "[workers[0], workers[1], workers[0]]",
+            "UsageError: workers has a worker twice, and each can have only one rank",
+        ),
         ("workers, master_port=0", "UsageError: master_port is a number from 1 to 65535, not 0"),
         ("workers, master_port=65536", "UsageError: master_port is a number from 1 to 65535, not 65536"),
         (
@@ -173,7 +176,7 @@ def test_a_gather_that_takes_too_long_loses_nothing(hosts: Hosts) -> None:
         print(json.dumps([told, [str(each)[:8] for each in later], group.gather()]))
     """)
     for text in told:
-        assert text.startswith("2 of 4 ranks have sent nothing within the time-out.\n  rank 1 of 4 (worker "), text
+        assert text.startswith("2 of 4 ranks have sent no message within the time-out.\n  rank 1 of 4 (worker "), text
         assert re.search(
             r"\n  rank 3 of 4 \(worker \d+ at mr-b \(mr-b/1, __main__.rank\)\):\n    (running|sleeping), after", text
         )

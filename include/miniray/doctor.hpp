@@ -1,5 +1,6 @@
-// Finds what would make a training run hang or fail, before it starts: every pair of nodes, ports, names, versions,
-// clocks, GPUs, shared memory and limits. Each finding says what is wrong, where, and the command that cures it.
+// check() finds what would make a training run hang or fail, before the run starts. It checks every pair of nodes,
+// ports, host names, versions, clocks, GPUs, shared memory and limits. Each finding names the node, the cause and a
+// cure.
 //
 //   miniray::CheckReport report = miniray::check({{"node1"}, {"node2"}});
 //   if (!report.healthy()) std::puts(report.text().c_str());
@@ -16,37 +17,38 @@ namespace miniray {
 struct Finding {
   enum class Severity : std::uint8_t {
     problem,  ///< training would hang or fail
-    warning,  ///< it may, or would be slow
+    warning,  ///< training may fail, or would be slow
   };
   Severity severity;
-  std::string node;   ///< whom it concerns; "node1 -> node2" for the way between two
+  std::string node;   ///< the node's name, or "node1 -> node2" for a connection between two
   std::string check;  ///< start, lost, version, port, reach, name, clock, gpu, memory, limit
   std::string what, cure;
 };
 
 struct CheckOptions {
-  /// Each must be free on every node, and open to every other; also one that the system chooses, as NCCL and Gloo do.
+  /// Each of these ports must be free on every node, and every other node must reach it. A port that the system chooses
+  /// is checked too, because NCCL and Gloo use such ports.
   std::vector<int> ports = {limits::master_port};
-  bool base_ports = true;  ///< the nodes' base_port must be free; not if the cluster is running and has them
-  /// A work function that tells of the node's Python, torch and NCCL; empty: there is no Python on the nodes.
+  bool base_ports = true;  ///< check that each node's base_port is free; false if the cluster is running and uses them
+  /// A work function that reports the node's versions of Python, torch and NCCL; empty: do not check them.
   std::string language_probe = {};
 };
 
 struct CheckReport {
-  std::vector<Finding> findings;  ///< problems first
-  std::vector<Value> nodes;       ///< what is known of each that came up: name, hardware, versions, limits
-  std::vector<std::string> failed_nodes;
+  std::vector<Finding> findings;          ///< problems first, then warnings
+  std::vector<Value> nodes;               ///< facts about each node that answered: name, hardware, versions, limits
+  std::vector<std::string> failed_nodes;  ///< the names of the nodes that did not answer
 
-  /// No problems; warnings are no obstacle.
+  /// Returns true if there is no problem. Warnings do not count.
   [[nodiscard]] bool healthy() const;
-  /// For people.
+  /// Returns the report as text for people.
   [[nodiscard]] std::string text() const;
-  /// For programs: {"healthy", "findings": [...], "nodes": [...]}.
+  /// Returns the report for programs: {"healthy", "findings": [...], "nodes": [...], "failed_nodes": [...]}.
   [[nodiscard]] Value value() const;
 };
 
-/// Starts a process on each node for the time of the check; nothing is left. A node that does not come up is a finding,
-/// and the others are checked without it.
+/// Checks the nodes with a process on each of them, which ends with the check. A node that does not come up is a
+/// finding, and the other nodes are checked without it. Throws UsageError if the arguments are not valid.
 [[nodiscard]] CheckReport check(const std::vector<NodeConfig>& nodes, const ClusterOptions& options = {},
                                 const CheckOptions& what = {});
 

@@ -1,13 +1,14 @@
-// MiniRay: functions in other processes, and plain messages to them. Start here.
+// MiniRay runs functions in other processes and exchanges plain messages with them. This header includes the others,
+// except doctor.hpp (a check before training). Read them in this order:
 //
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
 // 2. What a message may hold:               value.hpp, array.hpp
-// 3. What goes wrong, and how you are told: error.hpp
+// 3. The exceptions that calls throw:       error.hpp
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp, launch.hpp
-// 5. Training together:                     training_group.hpp, nccl.hpp, hardware.hpp
+// 5. Training on several machines:          training_group.hpp, nccl.hpp, hardware.hpp
 // 6. Calling functions of a worker by name: calls.hpp, registry.hpp, convert.hpp
 // 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
-// 8. What is to happen when one dies:       supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
+// 8. Restarting workers that died:          supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
 // 9. Finer control:                         channel.hpp, message.hpp, limits.hpp
 #pragma once
 

@@ -1,4 +1,4 @@
-// What torch.distributed and NCCL need to know to find each other, for each process of a group:
+// The settings with which the processes of a group find each other in torch.distributed and NCCL, one for each process:
 //
 //   auto configs = miniray::create_nccl_configs("10.0.0.1", {{"node1", 4}, {"node2", 4}});
 //   workers[i].send(configs[i]);                               // in the coordinator
@@ -17,39 +17,43 @@
 namespace miniray {
 
 struct NCCLConfig {
-  std::string master_addr;                ///< where rank 0 is, as every other rank can reach it
-  int master_port = limits::master_port;  ///< a free one there
+  std::string master_addr;                ///< the address of rank 0's node, which every other rank can reach
+  int master_port = limits::master_port;  ///< a free port on that node
   int world_size = 1;
   int rank = 0;
-  int local_rank = 0;          ///< among the ranks of this node
-  std::string interface = {};  ///< Gloo's network interface, where it would choose a wrong one
+  int local_rank = 0;          ///< the number of this rank among those on the same node
+  std::string interface = {};  ///< the network interface for Gloo, if Gloo would choose a wrong one
 
-  /// As a message.
+  /// Returns the config as a message.
   operator Value() const;  // NOLINT(google-explicit-constructor): a config is sent like any other value
   bool operator==(const NCCLConfig&) const = default;
 };
 
-/// Throws UsageError: what was given, and what is allowed.
+/// Throws UsageError if a field is out of range; the text has the value, and what is allowed.
 void check_nccl_config(const NCCLConfig& config);
-/// From a message.
+/// Reads a config from a message. Throws UsageError if the message holds no valid config.
 [[nodiscard]] NCCLConfig nccl_config(const Value& message);
 
-/// One for each process, in the order of the nodes; rank 0 is the first of the first node, which has master_addr.
+/// Returns one config for each process. `nodes` are pairs of a name and a number of processes; ranks follow their
+/// order. Rank 0 is the first process of the first node, whose address is `master_addr`. Throws UsageError.
 [[nodiscard]] std::vector<NCCLConfig> create_nccl_configs(const std::string& master_addr,
                                                           const std::vector<std::pair<std::string, int>>& nodes,
                                                           int master_port = limits::master_port);
 
-/// Variables as they were; none where one was not set.
+/// The earlier values of variables; nullopt for a variable that was not set.
 using OldEnvironment = std::map<std::string, std::optional<std::string>>;
 /// Sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK and LOCAL_RANK of this process, and GLOO_SOCKET_IFNAME if the config
-/// names an interface and the variable is not set. Returns what they were before.
+/// names an interface and the variable is not set. Returns the values before. Like setenv, it is not safe while other
+/// threads read the environment.
 OldEnvironment setup_nccl_env(const NCCLConfig& config);
+/// Sets the variables back to what setup_nccl_env() returned.
 void restore_nccl_env(const OldEnvironment& before);
 
-/// On standard output: "rank 5 of 8 (local rank 1), master 10.0.0.1:29500".
+/// Prints describe() to standard output.
 void print_nccl_config(const NCCLConfig& config);
+/// Returns "rank 5 of 8 (local rank 1), master 10.0.0.1:29500".
 [[nodiscard]] std::string describe(const NCCLConfig& config);
-/// The variables that setup_nccl_env sets, and their values.
+/// Returns the variables that setup_nccl_env() sets, and their values.
 [[nodiscard]] std::map<std::string, std::string> nccl_env(const NCCLConfig& config);
 
 }  // namespace miniray

@@ -1,4 +1,5 @@
-// Workers that train together: each has a rank, all know where to meet, and none is left hanging when one dies.
+// A TrainingGroup makes workers of a cluster the ranks of one training run. It tells them how to find each other, and
+// when one rank dies, it kills the others, which would wait for the dead one forever.
 //
 //   auto workers = cluster.start("train");
 //   miniray::TrainingGroup group(cluster, workers);   // sends each its NCCLConfig, waits for {"status": "ready"}
@@ -20,23 +21,23 @@
 namespace miniray {
 
 struct GroupOptions {
-  /// For all ranks to be ready, what they load included. After that, TimeoutError says which are not, and what each is
-  /// doing.
+  /// The time for all ranks to become ready, imports included. Afterwards the constructor throws TimeoutError, whose
+  /// text says which ranks are not ready and what each of them is doing.
   double timeout_s = limits::group_timeout_ms / 1000.0;
-  int master_port = limits::master_port;    ///< the first to try; a group gets one that is free
-  bool progress = true;                     ///< say on standard error which ranks are still missing
+  int master_port = limits::master_port;    ///< the first port to try; the group uses the next one that is free
+  bool progress = true;                     ///< print to standard error which ranks are not ready yet
   std::function<void()> on_interrupt = {};  ///< see ChannelOptions
 };
 
-/// The group cannot go on: a rank has died or failed, or one node cannot reach another. Nothing of the group is left
-/// hanging.
+/// Thrown when the group cannot go on: a rank has died or failed, or one node cannot reach another. No rank of the
+/// group is left waiting for another.
 class GroupError : public Error {
  public:
   explicit GroupError(const std::string& text, std::optional<int> rank = {}, std::map<int, std::string> failures = {})
       : Error(text), rank_(rank), failures_(std::move(failures)) {}
-  /// Whose failure is the cause, as far as that can be told.
+  /// Returns the rank whose failure most likely caused the others; nullopt if no rank is to blame.
   [[nodiscard]] std::optional<int> rank() const { return rank_; }
-  /// What each failed rank said, its consequences in others included.
+  /// Returns the error of every rank that failed, including those that failed only because another had.
   [[nodiscard]] const std::map<int, std::string>& failures() const { return failures_; }
 
  private:
@@ -44,9 +45,12 @@ class GroupError : public Error {
   std::map<int, std::string> failures_;
 };
 
+/// The cluster must outlive the group, and so must the workers, which the group does not own. Only one thread at a time
+/// may use a group.
 class TrainingGroup {
  public:
-  /// The workers, which are the cluster's, get their ranks in this order.
+  /// Gives the workers, which must belong to the cluster, ranks in their order; sends each its NCCLConfig, and waits
+  /// until each has answered {"status": "ready"}. Throws UsageError, TimeoutError or GroupError.
   TrainingGroup(Cluster& cluster, std::vector<Worker*> workers, const GroupOptions& options = {});
   TrainingGroup(Cluster& cluster, std::span<Worker> workers, const GroupOptions& options = {});
 
@@ -54,16 +58,17 @@ class TrainingGroup {
   [[nodiscard]] std::span<Worker* const> workers() const { return workers_; }
   [[nodiscard]] const std::vector<NCCLConfig>& configs() const { return configs_; }
 
-  // When a rank dies or fails, each of these ends the other ranks, which would wait for it for ever, and throws
-  // GroupError: which rank, and why.
-  /// The same message to all; large buffers go to each node once.
+  // When a rank has died or failed, each of these calls kills the other ranks, and throws a GroupError that says which
+  // rank failed and why.
+
+  /// Sends one message to all ranks. A large buffer crosses the network once for each node.
   void broadcast(const Value& message);
-  /// Each rank its own.
+  /// Sends messages[rank] to each rank. Throws UsageError unless there is one message for each rank.
   void scatter(std::span<const Value> messages);
-  /// The next message of each, by rank. On TimeoutError nothing is lost, and the group goes on.
+  /// Returns the next message of each rank, by rank. After a TimeoutError no message is lost, and the group goes on.
   [[nodiscard]] std::vector<Value> gather(const ReceiveOptions& options = {});
 
-  // The same for encoded messages.
+  // The same calls for encoded messages.
   void broadcast(const Message& message);
   void scatter(std::span<const Message> messages);
   [[nodiscard]] std::vector<Message> gather_messages(const ReceiveOptions& options = {});
@@ -71,16 +76,16 @@ class TrainingGroup {
  private:
   void wait_until_ready(const GroupOptions& options);
   [[nodiscard]] std::string name_of(std::size_t rank) const;
-  [[nodiscard]] std::string what_they_do(const std::vector<std::size_t>& ranks);
+  [[nodiscard]] std::string describe_stacks(const std::vector<std::size_t>& ranks);
   void require_alive() const;
-  void look_for_dead();
+  void fail_if_any_died();
   [[noreturn]] void fail(std::size_t failed, const std::exception_ptr& why);
 
   Cluster* cluster_;
   std::vector<Worker*> workers_;
   std::vector<NCCLConfig> configs_;
   std::function<void()> on_interrupt_;
-  std::optional<GroupError> failure_;  // what ended it, and will be said again
+  std::optional<GroupError> failure_;  // what ended the group; every later call throws it again
 };
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-"""MiniRay: your functions in other processes, and plain messages to them.
+"""MiniRay runs your functions in other processes, and exchanges plain messages with them.
 
     from miniray import Worker
 
@@ -61,7 +61,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """What few programs need is imported when it is first asked for."""
+    """Import a module of ``_MODULES`` when one of its names is used first: few programs need them."""
     for module, names in _MODULES.items():
         if name in names:
             from importlib import import_module
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that are not imported yet."""
+    """All public names, including those that are not imported yet."""
     return sorted({name for name in globals() if name.endswith("__")} | set(__all__))
 
 

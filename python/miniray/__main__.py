@@ -12,10 +12,10 @@ def main() -> None:
         from miniray import worker_server
 
         return worker_server.main(sys.argv[2:], "miniray worker-server")
-    from miniray.cluster import _attendant
+    from miniray._cluster_arguments import attendant_command
 
     try:
-        sys.exit(_core._run_command(sys.argv[1:], sys.executable, _attendant()))
+        sys.exit(_core._run_command(sys.argv[1:], sys.executable, attendant_command()))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -124,7 +124,7 @@ class Served:
 
     def __init__(self) -> None:
         self.functions: Functions = {}
-        self.turns: dict[str, _coroutines.Turns] = {}  # of objects whose coroutines go on beside each other
+        self.turns: dict[str, _coroutines.ConcurrencyLimit] = {}  # of objects whose coroutines go on beside each other
         self.missing: dict[int, BaseException] = {}  # what it was told of, and does not have
         self._numbers: dict[int, int] = {}  # of functions and classes, by their identity
         self._namespaces: dict[int, dict[str, Any]] = {}
@@ -153,7 +153,7 @@ class Served:
         self.forget(name)
         self.functions[name] = thing
         if limit > 1:
-            self.turns[name] = _coroutines.Turns(limit)
+            self.turns[name] = _coroutines.ConcurrencyLimit(limit)
 
     def bind(self, slot: list[Any], thing: Any) -> None:
         """Make it the value of a global."""
@@ -414,7 +414,7 @@ def value_of(worker: Any, reply: Reply) -> Any:
     raise error_in(worker.name, reply, definitions_of(worker))
 
 
-def error_in(worker: str, reply: Reply, shelf: _pickling.Shelf) -> BaseException:
+def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> BaseException:
     kind, described = reply
     if kind == "unknown" and "pickle" not in described:
         return LookupError(f"{described['message']}\n(in {worker})")
@@ -423,7 +423,7 @@ def error_in(worker: str, reply: Reply, shelf: _pickling.Shelf) -> BaseException
     return error_of(worker, described, shelf)
 
 
-def error_of(worker: str, described: dict[str, Any], shelf: _pickling.Shelf) -> BaseException:
+def error_of(worker: str, described: dict[str, Any], shelf: _pickling.UnpickleContext) -> BaseException:
     text = described.get("traceback") or f"{described['type']}: {described['message']}"
     where = f"(in {worker})\n{text}"
     if "pickle" in described:

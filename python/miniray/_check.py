@@ -1,5 +1,5 @@
-"""Arguments at the border of the API: each function returns a value that is right, or raises an error that says what
-was passed and what is expected."""
+"""Checks arguments at the border of the API. Each function returns a value of the right type, or raises an error that
+says what was passed and what is expected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS_MAX = _core.limits.shown_value_chars_max
 
 
 def shown(value: object) -> str:
-    """A value as an error text names it: the str '4', a Counter, the function train."""
+    """Describe a value for an error text: "the str '4'", "a Counter", "the function train"."""
     if value is None:
         return "None"
     kind = type(value).__name__
@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None, *, what: str = "an int") -> int:
-    """An int, or what counts as one (numpy's), within these limits."""
+    """Check for an int, or an object that counts as one (numpy's), within these limits."""
     if type(value) is not int:
         if isinstance(value, bool) or not hasattr(type(value), "__index__"):
             raise TypeError(f"{name} is {what}, not {shown(value)}{_written_as(name, value, whole=True)}")
@@ -44,7 +44,7 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
 
 
 def number(name: str, value: Any, least: float | None = None, *, what: str = "a number") -> float:
-    """An int or a float, or what counts as one (numpy's)."""
+    """Check for an int or a float, or an object that counts as one (numpy's)."""
     if type(value) not in (int, float):
         if isinstance(value, bool | str | bytes) or not hasattr(type(value), "__float__"):
             raise TypeError(f"{name} is {what}, not {shown(value)}{_written_as(name, value)}")
@@ -55,7 +55,7 @@ def number(name: str, value: Any, least: float | None = None, *, what: str = "a 
 
 
 def seconds(name: str, value: Any) -> float | None:
-    """A time-out; None: for as long as it takes."""
+    """Check for a time-out in seconds. None stands for no time-out."""
     return None if value is None else number(name, value, what="a number of seconds, or None")
 
 
@@ -72,7 +72,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """A str, or a path object; "" for None."""
+    """Check for a str or a path object. Returns a str; "" for None."""
     if value is None:
         return ""
     if not isinstance(value, str | os.PathLike):
@@ -88,7 +88,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def environment(name: str, value: Any) -> dict[str, str]:
-    """Names and values of environment variables."""
+    """Check for a dict of environment variables."""
     if value is None:
         return {}
     made = dict(_mapping(name, value, 'a dict of environment variables, such as {"NCCL_DEBUG": "INFO"}'))
@@ -100,20 +100,21 @@ def environment(name: str, value: Any) -> dict[str, str]:
 
 
 def amounts(name: str, value: Any) -> dict[str, float]:
-    """Resources by name."""
+    """Check for a dict of amounts by name."""
     made = _mapping(name, value, 'a dict of amounts, such as {"licence": 1}')
     return {text(f"a name in {name}", key): number(f"{name}[{key!r}]", amount, 0) for key, amount in made.items()}
 
 
 def listed(name: str, value: Iterable[Any], what: str) -> list[Any]:
-    """What is in an iterable. A str is none here: its letters are never what was meant."""
+    """Return the elements of an iterable. A str raises, because nobody means its letters."""
     if isinstance(value, str | bytes) or not hasattr(type(value), "__iter__"):
         raise TypeError(f"{name} is {what}, not {shown(value)}")
     return list(value)
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """For the end of a text: a known name that may have been meant. ``least`` is how alike they must be, up to 1."""
+    """Return the end of an error text that suggests the most similar known names, or "". ``least`` is the least
+    similarity, from 0 to 1."""
     from difflib import SequenceMatcher
 
     likeness = {each: SequenceMatcher(None, name, each).ratio() for each in known}
@@ -123,8 +124,8 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def suggest_arguments(elsewhere: Iterable[str] = (), where: str = "") -> Callable[[type[T]], type[T]]:
-    """A decorator for classes: a keyword that the constructor does not have is an error that names the one that may
-    have been meant. That may be one that belongs elsewhere; then the error says where."""
+    """A class decorator: if the constructor gets a keyword that it does not have, the error suggests a similar one.
+    ``elsewhere`` are keywords of other functions to suggest too; ``where`` then says where they belong."""
 
     def decorate(kind: type[T]) -> type[T]:
         plain: Any = kind.__init__
@@ -161,7 +162,7 @@ def _within(name: str, value: Any, least: Any, most: Any) -> Any:
 
 
 def _written_as(name: str, value: Any, whole: bool = False) -> str:
-    """The cure, where the value says what was meant: "4" and 4.0 are 4."""
+    """Return the end of an error text that writes the argument as it was probably meant: "4" and 4.0 as 4."""
     try:
         meant = float(value) if isinstance(value, str | float) else None
     except ValueError:

@@ -1,7 +1,7 @@
-"""Coroutines in a worker: calls of ``async def`` functions, one after the other or beside each other.
+"""Runs calls of ``async def`` functions in a worker, one after the other or concurrently.
 
-A worker has one event loop for all of them. It runs while a call waits for its coroutine, and while the worker waits
-for the next call. A work function that runs a loop of its own has them in that one.
+A worker has one event loop for all its coroutines. The loop runs while a call waits for its coroutine, and while the
+worker waits for the next call. If the work function runs an event loop of its own, the coroutines run in that one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 _loop: Any = None
-_under_way: set[Any] = set()
+_under_way: set[Any] = set()  # keeps tasks alive: an event loop has only weak references to them
 
 
 def _own_loop() -> Any:
-    import asyncio  # takes longer to import than all the rest
+    import asyncio  # here, because it takes longer to import than all the rest
 
     global _loop
     if _loop is None or _loop.is_closed():
@@ -32,51 +32,55 @@ def _running_loop() -> Any:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Await it, and return what it returns."""
+    """Await the coroutine and return its result."""
     return _own_loop().run_until_complete(coroutine)
 
 
-def begin(coroutine: Coroutine[Any, Any, Any], reply: Callable[[bool, Any], None], turns: Turns | None) -> bool:
-    """Await it, and call ``reply(failed, outcome)`` once: before this returns, or later if this returns True.
+def begin(
+    coroutine: Coroutine[Any, Any, Any], reply: Callable[[bool, Any], None], limit: ConcurrencyLimit | None
+) -> bool:
+    """Await the coroutine, and call ``reply(failed, outcome)`` once. Returns True if the event loop has more to do, so
+    that the worker must run it while it waits for other calls.
 
-    With ``turns``, it goes on while other calls are taken. So do tasks that it has left in the loop.
+    Without ``limit``, the coroutine is done when this returns. With it, the coroutine runs while the worker takes other
+    calls.
     """
     running = _running_loop()
     if running is not None:
         _start(running, _replying(coroutine, reply))
-        return False  # that loop is the work function's, which runs it
+        return False  # the work function runs this loop itself
     import asyncio
 
     loop = _own_loop()
-    if turns is None:
+    if limit is None:
         run(_replying(coroutine, reply))
-        return bool(asyncio.all_tasks(loop))  # it may have left some behind
-    _start(loop, turns.take(_replying(coroutine, reply)))
-    loop.run_until_complete(asyncio.sleep(0))  # it begins before the next call is taken
+        return bool(asyncio.all_tasks(loop))  # the coroutine may have started tasks that are not done
+    _start(loop, limit.run(_replying(coroutine, reply)))
+    loop.run_until_complete(asyncio.sleep(0))  # the coroutine starts before the worker takes the next call
     return True
 
 
 def concurrency_of(kind: type) -> int:
-    """How many calls of an object of that class may be under way at once."""
+    """How many calls of one object of this class may run at once: its attribute ``concurrency``, by default 1."""
     limit = getattr(kind, "concurrency", 1)
     if isinstance(limit, (property, staticmethod, classmethod)) or callable(limit):
-        return 1  # the class means something else by that name
+        return 1  # the class uses this name for something else
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ValueError(
-            f"{kind.__qualname__}.concurrency is {limit!r}, and must be a whole number from 1: so many coroutines of "
-            "one object go on beside each other"
+            f"{kind.__qualname__}.concurrency is {limit!r}. It must be an int of at least 1: the number of coroutines "
+            "of one object that run at once"
         )
     return limit
 
 
-class Turns:
-    """How many calls of one object are under way at once: the others wait for their turn."""
+class ConcurrencyLimit:
+    """Limits how many calls of one object run at once. The others wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._semaphore: Any = None
 
-    async def take(self, work: Coroutine[Any, Any, None]) -> None:
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
         import asyncio
 
         if self._semaphore is None:
@@ -100,8 +104,8 @@ async def _replying(coroutine: Coroutine[Any, Any, Any], reply: Callable[[bool, 
 
 
 def work(descriptor: int, timeout: float | None) -> bool:
-    """Let the coroutines go on until the descriptor is readable, one is done, or ``timeout`` seconds are over. False if
-    there are none."""
+    """Run the coroutines until the descriptor is readable, one of them is done, or ``timeout`` seconds are over.
+    Returns False if there are none."""
     import asyncio
 
     loop = _own_loop()
@@ -120,5 +124,5 @@ def work(descriptor: int, timeout: float | None) -> bool:
     try:
         loop.run_until_complete(wait())
     except (asyncio.CancelledError, RuntimeError):
-        pass  # a coroutine cancelled all tasks, or stopped the loop: that is not this wait's business
+        pass  # a coroutine cancelled all tasks, this wait included, or stopped the loop
     return True

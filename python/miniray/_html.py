@@ -1,4 +1,4 @@
-"""A small table, for notebooks: how they show a pool, a cluster and a training group."""
+"""The HTML table with which notebooks show a pool, a cluster or a training group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROWS_MAX = _core.limits.shown_rows_max
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Everything is text, and escaped."""
+    """Return an HTML table. Cells are shown as text; markup in them is escaped."""
     more = len(rows) - _ROWS_MAX
     shown = rows if more <= 0 else rows[:_ROWS_MAX]
     body = "".join(_row("td", [str(cell) for cell in row]) for row in shown)

@@ -1,4 +1,4 @@
-"""What to say of a call of the core with wrong arguments: which argument, what it should be, what it was."""
+"""Error texts for calls of the core with wrong arguments: which argument is wrong, what it is, and what it was."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Parameter = ast.arg
 
 
 def refusal(function: Any, positional: list[Any], named: dict[str, Any]) -> TypeError:
-    """The error for a call that fits none of the function's signatures."""
+    """Return the error for a call whose arguments fit none of the function's signatures."""
     texts = [_explain(signature[0], positional, named) for signature in function.__nb_signature__]
     return TypeError(texts[0])
 
 
 def refuse_name(call: str, arguments: tuple[Any, ...]) -> None:
-    """For call_remote and call_async, whose first argument is no name."""
+    """Raise the error for a call_remote or call_async whose first argument is not a name."""
     if not arguments:
         raise TypeError(f"{call} takes the name of a function, and its arguments: {call}('module.function', 1, 2)")
     function = arguments[0]
@@ -26,8 +26,8 @@ def refuse_name(call: str, arguments: tuple[Any, ...]) -> None:
     if not callable(function) or name is None:
         raise TypeError(f"{call} takes the name of a function, a str, not {_check.shown(function)}")
     raise TypeError(
-        f"{call} takes the name of a function, not {_check.shown(function)} itself: worker.register({name}), and then "
-        f"{call}('{name}', ...); or give it to a pool: pool.submit({name}, ...)"
+        f"{call} takes the name of a function, not {_check.shown(function)} itself. Call worker.register({name}), and "
+        f"then {call}('{name}', ...); or give it to a pool: pool.submit({name}, ...)"
     )
 
 
@@ -51,7 +51,7 @@ def _explain(signature: str, positional: list[Any], named: dict[str, Any]) -> st
     for each in [*in_order, *parameters.kwonlyargs]:
         if each.arg in given and each.arg != "self" and not _fits(each.annotation, given[each.arg]):
             return _wrong(each, given[each.arg])
-    for each in [*in_order, *parameters.kwonlyargs]:  # what the core's type of an int cannot hold
+    for each in [*in_order, *parameters.kwonlyargs]:  # an int that is too large for the core's type
         value = given.get(each.arg)
         if "int" in _kinds(each.annotation) and isinstance(value, int) and not 0 <= value < 2**31:
             return f"{each.arg} is out of range: {value}"
@@ -86,7 +86,7 @@ def _wrong(parameter: Parameter, value: Any) -> str:
 
 
 def _kinds(annotation: Any) -> list[str]:
-    """The parts of a union, without what is in brackets."""
+    """The members of a union type, each without its type parameters."""
     if isinstance(annotation, ast.BinOp):
         return _kinds(annotation.left) + _kinds(annotation.right)
     if isinstance(annotation, ast.Subscript):

@@ -1,7 +1,7 @@
-"""What workers print, shown in the notebook's cell that runs. This is the kernel's side; _output.py has the workers'.
+"""Shows what workers print in the notebook's cell that runs. This is the kernel's side; _output.py has the workers'.
 
-Each process sends the reading ends of its pipes over one socket. A thread reads them, and hands whole lines to the
-kernel's own streams. At the end of every cell, what has been printed by then is shown first.
+Each worker process sends the reading ends of its output pipes over one socket. A thread of the kernel reads the pipes,
+and writes whole lines to the kernel's own streams. A cell ends after everything printed by then has been shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from miniray import _core, _output
 _READ_BYTES = _core.limits.notebook_read_bytes
 _UNFINISHED_S = _core.limits.notebook_unfinished_ms / 1000
 
-# The packages that kernels are made of.
+# The packages whose threads belong to the kernel.
 _KERNEL = frozenset(
     {"IPython", "ipykernel", "jupyter_client", "tornado", "zmq", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle"}
 )
@@ -31,7 +31,7 @@ _relay: Relay | None = None
 
 
 def kernel_shell() -> Any:
-    """IPython's shell if this process is a notebook's kernel; None if not, and in a kernel's forked workers."""
+    """IPython's shell if this process is a notebook's kernel; else None, also in forked workers of a kernel."""
     if _relay is None and _output.relay() is not None:
         return None
     ipython = sys.modules.get("IPython")
@@ -40,7 +40,7 @@ def kernel_shell() -> Any:
 
 
 def show_output_of_workers() -> Relay:
-    """Before a worker is started in a kernel. Once is enough."""
+    """Start the relay. Call it before a worker is started in a kernel; later calls return the same relay."""
     global _relay
     if _relay is None:
         _relay = Relay()
@@ -48,19 +48,19 @@ def show_output_of_workers() -> Relay:
 
 
 def write_errors(text: str) -> None:
-    """To the standard error of the cell that runs, from any thread of the kernel."""
+    """Write to the standard error of the cell that runs. Any thread of the kernel may call this."""
     os.write(show_output_of_workers().errors, text.encode())
 
 
-def is_kernels(thread: threading.Thread) -> bool:
-    """Whether the thread is part of the kernel. No worker needs the locks that such a one may hold."""
+def is_kernel_thread(thread: threading.Thread) -> bool:
+    """Whether the thread belongs to the kernel. A fork is safe beside it: no worker needs locks that it may hold."""
     target = getattr(thread, "_target", None)
     owner = getattr(target, "__module__", None) if target is not None else type(thread).__module__
     return (owner or "").partition(".")[0] in _KERNEL
 
 
 def close_after_fork() -> None:
-    """In a worker: the pipes of the others are not for it to read."""
+    """In a forked worker: close the pipes of the other workers."""
     global _relay
     if _relay is not None:
         _relay.close()
@@ -68,19 +68,21 @@ def close_after_fork() -> None:
 
 
 class Relay:
+    """Reads the output pipes of all workers in a thread, and writes to the kernel's streams."""
+
     def __init__(self) -> None:
         self._mine, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._theirs.set_inheritable(True)  # for workers that are programs of their own
+        self._theirs.set_inheritable(True)  # workers that are spawned inherit it
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mine, selectors.EVENT_READ)
         self._pipes: dict[int, _Pipe] = {}
-        self._lock = threading.Lock()  # for the pipes, and what is known of them
-        self._unfinished: dict[str, _Pipe] = {}  # by stream: whose line stands there without its end
-        own, self.errors = os.pipe()  # what the kernel's own threads have to say
+        self._lock = threading.Lock()  # protects the pipes and their state
+        self._unfinished: dict[str, _Pipe] = {}  # by stream: the pipe whose last line was shown without its end
+        own, self.errors = os.pipe()  # for write_errors()
         self._add(own, "stderr").patience_s = 0
         kernel_shell().events.register("post_run_cell", self._at_end_of_cell)
         _output.announce(self._theirs.fileno())
-        # Not a threading.Thread: some kernels show what such a thread prints in the cell that started it.
+        # Not a threading.Thread: some kernels show what such a thread prints in the cell that started the thread.
         _thread.start_new_thread(self._run, ())
 
     def close(self) -> None:
@@ -100,14 +102,14 @@ class Relay:
                 self._show_unfinished(time.monotonic())
 
     def _at_end_of_cell(self, _: Any = None) -> None:
-        """All that was printed before the cell's last answer is in the pipes, or was shown already."""
+        """Show what is left in the pipes: everything that workers printed before their last answer to this cell."""
         with self._lock:
             self._read()
             self._show_unfinished(math.inf)
-            self._unfinished.clear()  # the next cell begins with a line of its own
+            self._unfinished.clear()  # the next cell begins with an empty output
 
     def _read(self) -> None:
-        """All that is there now: one read takes as much as a pipe can hold."""
+        """Read everything that is there now. One read takes as much as a pipe can hold."""
         while self._selector.get_key(self._mine) in [key for key, _ in self._selector.select(0)]:
             name, descriptors, _, _ = socket.recv_fds(self._mine, 16, 1)
             for descriptor in descriptors:
@@ -119,7 +121,9 @@ class Relay:
             self._show(pipe, pipe.read())
             if pipe.ended:
                 self._selector.unregister(key.fd)
-                del self._pipes[key.fd]  # first: a worker that is forked now must not close what has this number next
+                # Removed before it is closed: a worker that is forked in between must not close another file that has
+                # got this number.
+                del self._pipes[key.fd]
                 os.close(key.fd)
 
     def _add(self, descriptor: int, stream: str) -> _Pipe:
@@ -128,7 +132,7 @@ class Relay:
         return pipe
 
     def _show_unfinished(self, now: float) -> None:
-        """Lines that have lacked their end for a while by now."""
+        """Show the beginnings of lines whose end has not come for a while."""
         for pipe in self._pipes.values():
             if pipe.line and now >= pipe.begun + pipe.patience_s:
                 self._show(pipe, pipe.take_line())
@@ -138,29 +142,29 @@ class Relay:
             return
         before = self._unfinished.pop(pipe.stream, None)
         if before is not None and before is not pipe:
-            text = "\n" + text  # a line of somebody else stands there
+            text = "\n" + text  # another process has begun a line there
         if not text.endswith("\n"):
             self._unfinished[pipe.stream] = pipe
         try:
             getattr(sys, pipe.stream).write(text)
         except (AttributeError, OSError, ValueError):
-            pass  # replaced or closed: nobody looks
+            pass  # the program has replaced or closed the stream
 
 
 class _Pipe:
-    """One process's standard output or errors."""
+    """The standard output or standard error of one process."""
 
     def __init__(self, descriptor: int, stream: str) -> None:
         self.descriptor = descriptor
         self.stream = stream
         self.patience_s = _UNFINISHED_S
         self.line = ""  # the beginning of a line whose end has not come yet
-        self.begun = 0.0  # when that was read
+        self.begun = 0.0  # the time at which that beginning was read
         self.ended = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self) -> str:
-        """The lines that are whole now; at the end, all that is left."""
+        """Return the lines that are complete; at the end of the stream, everything that is left."""
         part = os.read(self.descriptor, _READ_BYTES)
         self.ended = not part
         text = self.line + self._decoder.decode(part, final=self.ended)

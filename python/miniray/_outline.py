@@ -1,24 +1,39 @@
-"""What a pickle holds, for people: read without running anything of it.
+"""Shows people what a task was given: its arguments, or what a pickle holds, without running code of the pickle.
 
-A worker may have died of reading this very pickle, so nothing in it is made here. Objects become outlines, which show
+A worker may have died from loading this pickle, so its objects are not made here. Outlines stand for them, which show
 their class and attributes as a dataclass would.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import reprlib
 from collections.abc import Callable
 from typing import Any
 
-# Modules whose objects can be made without harm.
+# Modules whose objects can be made safely: that runs no code of the user.
 _HARMLESS = ("_codecs", "array", "collections", "datetime", "decimal", "fractions", "numpy", "pathlib", "uuid")
 _HARMLESS_BUILTINS = ("bytearray", "complex", "frozenset", "range", "set", "slice")
 
 
+def describe_arguments(function: Any, arguments: list[Any], keywords: dict[str, Any]) -> str:
+    """Return "sample=3, seed=4": abridged values, with the names of the function's parameters if they are known."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    given: list[tuple[str, Any]] = [("", one) for one in arguments] + list(keywords.items())
+    try:
+        parameters = inspect.signature(function).bind(*arguments, **keywords).arguments
+        if not any(name in ("args", "kwargs") for name in parameters):
+            given = list(parameters.items())
+    except (TypeError, ValueError):
+        pass
+    return ", ".join(f"{name}={short.repr(value)}" if name else short.repr(value) for name, value in given)
+
+
 class Outline:
-    """Stands for an object."""
+    """Stands for an object of a pickle, and accepts everything that the pickle does to that object."""
 
     _called = "object"
 
@@ -61,7 +76,7 @@ def _class(called: str) -> Any:
 
 
 class _OutlineClass(type):
-    """Shows a class or function by its name."""
+    """The class of outlines of one class or function, whose name is its ``repr``."""
 
     _called: str
 
@@ -70,7 +85,8 @@ class _OutlineClass(type):
 
 
 def outlined(packed: dict[str, Any], name_of: Callable[[int], str]) -> Any:
-    """``name_of`` tells what the script calls the thing that has a number."""
+    """Return what the pickle holds, with outlines for objects. ``name_of`` returns the name of the definition with a
+    number."""
     return _Reader(io.BytesIO(packed["pickle"]), packed["buffers"], name_of).load()
 
 

@@ -1,7 +1,7 @@
-"""Pickles of calls, results and errors: the script's functions and classes as numbers, exceptions whole.
+"""Pickles calls, results and errors. The script's functions and classes are sent as numbers, and exceptions complete.
 
-A *book* tells the pickler which things have a number, and which globals belong to the script. A *shelf* gives them to
-the unpickler on the other side.
+A ``PickleContext`` tells the pickler which functions and classes have a number, and which globals belong to the script.
+An ``UnpickleContext`` gives the unpickler in the other process what has these numbers there.
 """
 
 from __future__ import annotations
@@ -24,85 +24,90 @@ from miniray import _script, _spawned, _unsendable
 Pickle = dict[str, Any]
 
 
-class Book(Protocol):
-    """What a pickler asks of the process that it is in."""
+class PickleContext(Protocol):
+    """What a pickler asks the process that it is in."""
 
     def number_of(self, thing: Any) -> int | None:
-        """How the other process knows a function or a class; None if it goes in another way."""
+        """The number by which the other process knows a function or class; None if it is sent in another way."""
 
     def namespace_of(self, names: dict[str, Any]) -> int | None:
-        """The number of the globals of a function that goes by value; None if it takes copies of them along."""
+        """The number of the globals of a function that is sent by value; None if copies of them are sent with it."""
 
     def use_globals(self, namespace: int, names: list[str]) -> None:
-        """A function that goes by value refers to these."""
+        """Called for the globals that a function uses, if the function is sent by value."""
 
     def owner_of(self, thing: Any) -> type | None:
-        """The class of the script that a function is a method of."""
+        """The class of the script whose method the function is; None if there is none."""
 
     def is_there(self, thing: Any) -> bool:
-        """Whether the other process finds it in its script under its name."""
+        """Whether the other process finds the function or class in its script, under its name."""
 
 
-class Shelf(Protocol):
-    """What an unpickler asks of the process that it is in."""
+class UnpickleContext(Protocol):
+    """What an unpickler asks the process that it is in."""
 
     def thing(self, number: int) -> Any: ...
     def namespace(self, number: int) -> dict[str, Any]: ...
 
 
-# Stand in a pickle for what the unpickler has under a number.
+# A pickle refers to these two functions where it has a number; the Unpickler puts its own in their place.
 
 
 def defined(number: int) -> Any:
-    raise pickle.UnpicklingError(f"thing {number} of a script, outside of a call")
+    raise pickle.UnpicklingError(
+        f"cannot load this pickle outside of a call: it refers to definition {number} of a script"
+    )
 
 
 def make_function(code: types.CodeType, namespace: int, closure: Any) -> Any:
-    raise pickle.UnpicklingError("a function of a script, outside of a call")
+    raise pickle.UnpicklingError("cannot load this pickle outside of a call: it has a function of a script")
 
 
 # --- Pickling ---------------------------------------------------------------------------------------------------------
 
 
-def pickled(thing: Any, book: Book) -> Pickle:
-    """With large buffers beside the pickle, so that they are not copied into it."""
+def pickled(thing: Any, context: PickleContext) -> Pickle:
+    """Pickle an object. Large buffers stay beside the pickle, so that they are not copied into it."""
     buffers: list[pickle.PickleBuffer] = []
     try:
         body = pickle.dumps(thing, 5, buffer_callback=buffers.append)
-        by_the_book = b"__main__" in body or _MAIN in body
+        needs_context = b"__main__" in body or _MAIN in body
     except Exception:
-        by_the_book = True
-    if by_the_book:
+        needs_context = True
+    if needs_context:
         buffers.clear()
-        body = dumped(thing, book, buffers)
+        body = dumped(thing, context, buffers)
     return {"pickle": body, "buffers": [as_array(buffer.raw()) for buffer in buffers]}
 
 
 _MAIN = _spawned.MAIN.encode()
 
 
-def dumped(thing: Any, book: Book, buffers: list[pickle.PickleBuffer] | None = None, root: Any = None) -> bytes:
-    """``root`` is a function or class that goes by value, though it has a number."""
+def dumped(
+    thing: Any, context: PickleContext, buffers: list[pickle.PickleBuffer] | None = None, root: Any = None
+) -> bytes:
+    """Pickle an object. ``root`` is a function or class that is sent by value, even if it has a number."""
     file = io.BytesIO()
-    _pickler()(file, book, root, buffers.append if buffers is not None else None).dump(thing)
+    _pickler()(file, context, root, buffers.append if buffers is not None else None).dump(thing)
     return file.getvalue()
 
 
 def as_array(memory: memoryview) -> Any:
-    """So that it arrives in memory that can be written to."""
+    """A buffer as an array, which arrives in memory that can be written to."""
     numpy = sys.modules.get("numpy")
     return numpy.frombuffer(memory, numpy.uint8) if numpy is not None else bytes(memory)
 
 
 def cloudpickle() -> Any:
-    """What sends functions and classes by value; None if it is not installed."""
+    """The library that pickles functions and classes by value; None if it is not installed."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
         return None
 
 
-# Of the standard library's wrappers some hold locks and weak references, and are made again from what they wrap.
+# Some wrappers of the standard library hold locks and weak references, which cannot be pickled. These functions make
+# them again from what they wrap.
 
 
 def make_cached(function: Any, parameters: dict[str, Any]) -> Any:
@@ -127,30 +132,30 @@ def _is_dispatching(thing: Any) -> bool:
 
 
 _CACHED = type(functools.lru_cache(len))
-# cloudpickle would send what is in a text file, and call it the file.
+# cloudpickle would send the content of a text file as if it were the file.
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 
 
 class _Reducer:
-    """Mixed into a pickler. Asked about everything but plain builtins."""
+    """A mixin for picklers. Its ``reducer_override`` decides how everything but plain builtins is sent."""
 
-    _book: Book
+    _context: PickleContext
     _root: Any
 
-    def _begin(self, book: Book, root: Any) -> None:
-        self._book, self._root = book, root
-        self._inlined: set[int] = set()  # classes that go by value in this pickle, with their methods
+    def _begin(self, context: PickleContext, root: Any) -> None:
+        self._context, self._root = context, root
+        self._inlined: set[int] = set()  # the classes that this pickle has by value, with their methods
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, (type, _CACHED)) or type(thing) is types.FunctionType:
-            owner = self._book.owner_of(thing)
+            owner = self._context.owner_of(thing)
             if owner is not None and id(owner) not in self._inlined:
                 return getattr, (owner, thing.__name__)
             if thing is not self._root and owner is None:
-                number = self._book.number_of(thing)
+                number = self._context.number_of(thing)
                 if number is not None:
                     return defined, (number,)
-                if self._book.is_there(thing):
+                if self._context.is_there(thing):
                     return NotImplemented
             self._inlined.add(id(thing))
             return self._by_value(thing)
@@ -168,11 +173,11 @@ class _Reducer:
 
 
 class _PlainPickler(_Reducer, pickle.Pickler):
-    """Where cloudpickle is not installed: nothing goes by value."""
+    """The pickler if cloudpickle is not installed: nothing is sent by value."""
 
-    def __init__(self, file: Any, book: Book, root: Any, buffer_callback: Any) -> None:
+    def __init__(self, file: Any, context: PickleContext, root: Any, buffer_callback: Any) -> None:
         pickle.Pickler.__init__(self, file, 5, buffer_callback=buffer_callback)
-        self._begin(book, root)
+        self._begin(context, root)
 
 
 @cache
@@ -182,9 +187,9 @@ def _pickler() -> Any:
         return _PlainPickler
 
     class ValuePickler(_Reducer, library.Pickler):  # type: ignore[misc, name-defined]
-        def __init__(self, file: Any, book: Book, root: Any, buffer_callback: Any) -> None:
+        def __init__(self, file: Any, context: PickleContext, root: Any, buffer_callback: Any) -> None:
             library.Pickler.__init__(self, file, 5, buffer_callback=buffer_callback)
-            self._begin(book, root)
+            self._begin(context, root)
 
         def _by_value(self, thing: Any) -> Any:
             if isinstance(thing, _CACHED) and _script.is_of_script(thing):
@@ -201,12 +206,12 @@ def _pickler() -> Any:
                 return _reduce_slotted(thing, *reduced)
             if type(thing) is not types.FunctionType:
                 return reduced
-            namespace = self._book.namespace_of(thing.__globals__)
+            namespace = self._context.namespace_of(thing.__globals__)
             if namespace is None:
                 return reduced
-            # It looks its globals up when it runs, in what the script is there, as it would here.
+            # The function gets the globals of the script in the other process, and looks them up there when it runs.
             _, (code, *_, closure), (state, slots), *rest = reduced
-            self._book.use_globals(namespace, _script.global_names(code))
+            self._context.use_globals(namespace, _script.global_names(code))
             return make_function, (code, namespace, closure), (state, {**slots, "__globals__": {}}), *rest
 
         def _other(self, thing: Any) -> Any:
@@ -217,14 +222,14 @@ def _pickler() -> Any:
     return ValuePickler
 
 
-# cloudpickle makes a class in two steps, so that its members can refer to it: first an empty one, then what is in it.
-# Some things have to be said at the first step, or again after the second.
+# cloudpickle makes a class in two steps, so that its members can refer to it: first an empty class, then its members.
+# Slots must be there at the first step, and the members of an enum need more after the second.
 
 
 def _reduce_slotted(kind: type, make: Any, arguments: Any, state: Any = None, *rest: Any) -> Any:
-    """A class gets its slots when it is made, or never."""
+    """Give a class its slots at the first step: it cannot get them later."""
     if state is None:
-        return make, arguments  # a builtin one
+        return make, arguments  # a builtin class
     constructor, name, bases, members, *others = arguments
     slots = vars(kind)["__slots__"]
     members = {**members, "__slots__": slots if isinstance(slots, (str, dict)) else tuple(slots)}
@@ -237,12 +242,13 @@ def _reduce_slotted(kind: type, make: Any, arguments: Any, state: Any = None, *r
 
 
 def _is_named_tuple(kind: type) -> bool:
-    """One of typing.NamedTuple, which makes its slots itself."""
+    """Whether the class is a typing.NamedTuple, which makes its slots itself."""
     return typing.NamedTuple in vars(kind).get("__orig_bases__", ())
 
 
 def _reduce_enum(kind: Any, make: Any, arguments: Any, state: Any, *rest: Any) -> Any:
-    """Its members have no attributes if its constructor was not there when they were made; and aliases are members."""
+    """Send the members' attributes and the aliases too. cloudpickle makes the members before the enum's constructor is
+    there, so they lack attributes that the constructor sets."""
     bases, name, qualname, _, *others = arguments
     aliased = dict(kind.__members__)
     attributes = {one: value for one, value in state[0].items() if one not in aliased}
@@ -267,21 +273,21 @@ def fill_enum(kind: Any, state: Any) -> Any:
 # --- Unpickling -------------------------------------------------------------------------------------------------------
 
 
-def unpickled(packed: Pickle, shelf: Shelf) -> Any:
-    return Unpickler(io.BytesIO(packed["pickle"]), shelf, packed["buffers"]).load()
+def unpickled(packed: Pickle, context: UnpickleContext) -> Any:
+    return Unpickler(io.BytesIO(packed["pickle"]), context, packed["buffers"]).load()
 
 
 class Unpickler(pickle.Unpickler):
-    """The coordinator's script may be imported here under another name."""
+    """Loads pickles of another process. It finds the coordinator's script, which may have another name here."""
 
-    def __init__(self, file: Any, shelf: Shelf, buffers: Any = ()) -> None:
+    def __init__(self, file: Any, context: UnpickleContext, buffers: Any = ()) -> None:
         super().__init__(file, buffers=buffers)
-        self._shelf = shelf
+        self._context = context
 
     def find_class(self, module: str, name: str) -> Any:
         if module == __name__:
             if name == "defined":
-                return self._shelf.thing
+                return self._context.thing
             if name == "make_function":
                 return self._make_function
         if module not in _script.MAIN_NAMES:
@@ -291,22 +297,25 @@ class Unpickler(pickle.Unpickler):
         if found is None:
             found = _spawned._look_up(sys.modules["__main__"], name)
         if found is None:
-            raise AttributeError(f"the script has no {name!r} here{_spawned.stopped_at()}")
+            raise AttributeError(f"the script has no {name!r} in this process{_spawned.stopped_at()}")
         return found
 
     def _make_function(self, code: types.CodeType, namespace: int, closure: Any) -> types.FunctionType:
-        return types.FunctionType(code, self._shelf.namespace(namespace), None, None, closure)
+        return types.FunctionType(code, self._context.namespace(namespace), None, None, closure)
 
 
 # --- Exceptions -------------------------------------------------------------------------------------------------------
 
 _REDUCTIONS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+# args and exceptions are sent apart; obj of an AttributeError may be any object, and large.
+_NOT_SENT = ("args", "obj", "exceptions")
 
 
 def reduce_exception(error: BaseException) -> Any:
-    """Its constructor may take anything, so it is made again without it, from its class, arguments and attributes."""
+    """Reduce an exception to its class, arguments and attributes. Its constructor is not called again, because it may
+    take other arguments."""
     if any(name in vars(kind) for kind in type(error).__mro__ if kind.__module__ != "builtins" for name in _REDUCTIONS):
-        return NotImplemented  # its class says how
+        return NotImplemented  # its class decides how it is pickled
     return _parts(error.args, _attributes(error), error, lambda link: link)
 
 
@@ -326,11 +335,7 @@ def _attributes(error: BaseException) -> dict[str, Any]:
         for name, member in vars(kind).items():
             if not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                 continue
-            if name.startswith("__") or name in (
-                "args",
-                "obj",
-                "exceptions",
-            ):  # obj of AttributeError is anything at all
+            if name.startswith("__") or name in _NOT_SENT:
                 continue
             try:
                 found[name] = getattr(error, name)
@@ -345,12 +350,12 @@ _NOTHING = object()
 
 
 def make_exception(kind: type[BaseException], arguments: tuple[Any, ...], inner: Any = None) -> BaseException:
-    """Without its constructor. ``inner`` is what makes a group."""
+    """Make an exception without calling its constructor. ``inner`` are the message and exceptions of a group."""
     base: Any = kind
-    while base.__flags__ & _HEAP_TYPE:  # what is written in Python may want what its constructor wants
+    while base.__flags__ & _HEAP_TYPE:  # a __new__ in Python may take other arguments; a builtin one takes any
         base = base.__base__
     error: BaseException = base.__new__(kind, *(inner or arguments))
-    BaseException.__setattr__(error, "args", arguments)  # past what its class does
+    BaseException.__setattr__(error, "args", arguments)  # the class may have a setter of its own
     return error
 
 
@@ -358,39 +363,39 @@ def fill_exception(error: BaseException, state: tuple[dict[str, Any], dict[str, 
     attributes, links = state
     for name, value in [*attributes.items(), *links.items()]:
         try:
-            if getattr(error, name, _NOTHING) is not value:  # an OSError without a file is not one with the file None
-                BaseException.__setattr__(error, name, value)  # its class may forbid it, as frozen dataclasses do
+            if getattr(error, name, _NOTHING) is not value:  # setting filename to None would change an OSError
+                BaseException.__setattr__(error, name, value)  # the class may forbid it, as frozen dataclasses do
         except Exception:
-            pass  # one that can be read and not written
+            pass  # an attribute that can be read but not written
 
 
-def dumped_error(error: BaseException, book: Any) -> bytes:
-    """As much of it as can be sent: attributes that cannot are left out, arguments that cannot become their text.
-    ``book`` is a shelf too, for trying it out."""
+def dumped_error(error: BaseException, context: Any) -> bytes:
+    """Pickle as much of an exception as can be sent: attributes that cannot be sent are left out, and arguments that
+    cannot be sent become their text. ``context`` is an UnpickleContext too, to try the pickle out."""
     try:
-        body = dumped(error, book)
+        body = dumped(error, context)
         if reduce_exception(error) is NotImplemented:
-            Unpickler(io.BytesIO(body), book).load()  # many exceptions can be packed, and not unpacked
+            Unpickler(io.BytesIO(body), context).load()  # many exceptions can be pickled, but not loaded
         return body
     except Exception:
-        return dumped(_Remains(error, book), book)
+        return dumped(_SendableParts(error, context), context)
 
 
-class _Remains:
-    """Of an exception that cannot be sent as it is."""
+class _SendableParts:
+    """Pickles as the parts of an exception that can be sent."""
 
-    def __init__(self, error: BaseException, book: Book) -> None:
-        arguments = tuple(one if _can_be_sent(one, book) else repr(one) for one in error.args)
-        attributes = {name: value for name, value in _attributes(error).items() if _can_be_sent(value, book)}
-        self._reduced = _parts(arguments, attributes, error, lambda link: link if _can_be_sent(link, book) else None)
+    def __init__(self, error: BaseException, context: PickleContext) -> None:
+        arguments = tuple(one if _can_be_sent(one, context) else repr(one) for one in error.args)
+        attributes = {name: value for name, value in _attributes(error).items() if _can_be_sent(value, context)}
+        self._reduced = _parts(arguments, attributes, error, lambda link: link if _can_be_sent(link, context) else None)
 
     def __reduce__(self) -> Any:
         return self._reduced
 
 
-def _can_be_sent(value: Any, book: Book) -> bool:
+def _can_be_sent(value: Any, context: PickleContext) -> bool:
     try:
-        dumped(value, book)
+        dumped(value, context)
         return True
     except Exception:
         return False

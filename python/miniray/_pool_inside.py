@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from miniray import _calls, _check, _core, _pickling, _unsendable
-from miniray._definitions import Definition, Definitions, describe_arguments, is_same
+from miniray._definitions import Definition, Definitions, is_same
 from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
-from miniray._outline import outlined
+from miniray._outline import describe_arguments, outlined
 from miniray._waiting import Latch
 from miniray.errors import TaskTimeout
 from miniray.supervision import EventLog, RestartPolicy

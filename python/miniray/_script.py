@@ -1,7 +1,7 @@
-"""The script's namespace: what a process has of it, and how two processes find out that they have the same.
+"""The script's namespace in this process, and checks with which two processes find out that they have the same.
 
 The script is ``__main__`` of the coordinator. A forked worker has it as it was at the fork. Spawned workers and workers
-on other nodes have what an import of the file gives, under another name; where there is no file, an empty module.
+on other nodes import its file under another name; if there is no file, they have an empty module.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from miniray import _core, _functions, _spawned
 
 MAIN_NAMES = ("__main__", _spawned.MAIN)
 
-# The process that was forked from the coordinator, if this one was forked from that. (A worker is that process itself.)
+# The number of the process that was forked from the coordinator, if this process was forked from that one; 0 if it was
+# not. (A worker that was forked from the coordinator is that process itself.)
 forked_as = 0
-# Whether __main__ here is not the coordinator's: a server's own, or an interpreter's that was started for a worker.
+# Whether __main__ in this process is not the coordinator's script, but a server's or a spawned worker's.
 main_is_foreign = False
 _import_failed = False
 
@@ -34,16 +35,17 @@ _CACHED = type(lru_cache(len))
 
 
 class Snapshot:
-    """What the script had when a worker was forked. Two processes of one fork have the same under the same name."""
+    """What the script had when a worker was forked. Parent and child have the same objects under the same names."""
 
     def __init__(self) -> None:
-        self.pid = 0  # of the process that was forked then
+        self.pid = 0  # the process that was forked then
         self._things: dict[str, Any] = {}
         script = sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
         for name, thing in list(script.__dict__.items()):
             self._things[name] = thing if isinstance(thing, (*_KEPT, type)) else _weak(thing)
 
     def has(self, qualname: str, thing: Any) -> bool:
+        """Whether the forked process has this object under this name."""
         top, _, rest = qualname.partition(".")
         found = self._things.get(top, _NOTHING)
         if isinstance(found, weakref.ref):
@@ -57,7 +59,7 @@ _NOTHING = object()
 
 
 def _weak(thing: Any) -> Any:
-    """An object of a class may own a GPU's memory or a pool: a note of it must not keep it."""
+    """A weak reference, because an object may own a GPU's memory or a pool, and a snapshot must not keep it alive."""
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -74,13 +76,13 @@ def look_up(found: Any, qualname: str) -> Any:
 
 
 def module() -> types.ModuleType:
-    """The script, as this process has it."""
+    """The script's module in this process."""
     global _import_failed
     if not _import_failed and (not main_is_foreign or _functions._main_specification is not None):
         try:
             return _functions._main()  # type: ignore[no-any-return]
         except Exception:
-            _import_failed = True  # what is needed of it is sent by value
+            _import_failed = True  # workers then get everything of the script by value
     if _spawned.MAIN not in sys.modules:
         empty = types.ModuleType(_spawned.MAIN)
         sys.modules[_spawned.MAIN] = empty
@@ -88,7 +90,7 @@ def module() -> types.ModuleType:
 
 
 def is_of_script(thing: Any) -> bool:
-    """Whether a function or a class is found in the script under its own name."""
+    """Whether the script has this function or class under its own name."""
     if getattr(thing, "__module__", None) not in MAIN_NAMES:
         return False
     qualname = getattr(thing, "__qualname__", "<>")
@@ -97,8 +99,8 @@ def is_of_script(thing: Any) -> bool:
 
 @cache
 def global_names(code: types.CodeType) -> list[str]:
-    """What a function looks up in its globals, and what functions within it do."""
-    import dis  # few programs need it
+    """The globals that a function uses, including those of functions inside it."""
+    import dis  # here, because few programs need it
 
     found = {one.argval: None for one in dis.get_instructions(code) if one.opname in _GLOBAL_OPERATIONS}
     for constant in code.co_consts:
@@ -112,7 +114,7 @@ _GLOBAL_OPERATIONS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME
 
 @cache
 def assigned_outside(code: types.CodeType) -> frozenset[str]:
-    """The variables of functions around it that a function assigns to, or that functions within it do."""
+    """The variables of enclosing functions to which a function, or a function inside it, assigns."""
     import dis
 
     found = {one.argval for one in dis.get_instructions(code) if one.opname in ("STORE_DEREF", "DELETE_DEREF")}
@@ -123,13 +125,13 @@ def assigned_outside(code: types.CodeType) -> frozenset[str]:
 
 
 def globals_of(thing: Any) -> list[str]:
-    """What the code that is reached through a thing looks up in the script: a function with what it wraps or holds, a
-    class with its methods and bases, an object with its class and attributes, a container with its elements."""
+    """The globals of the script that code reachable from an object uses: from a function what it wraps or holds, from a
+    class its methods and bases, from an object its class and attributes, from a container its elements."""
     script = module().__dict__
     found: dict[str, None] = {}
     seen = {id(thing)}
     waiting = [thing]
-    kept = []  # what was made on the way: an identity is that of one thing only while the thing lives
+    kept = []  # keeps objects alive that were made on the way: only then is an id() unique
     while waiting and len(seen) < _FOLLOWED_MAX:
         one = waiting.pop()
         kept.append(one)
@@ -149,7 +151,7 @@ _DICTS = (dict, types.MappingProxyType)
 
 
 def _parts_of(thing: Any) -> list[Any]:
-    """What a thing may call. Runs no code of the thing's class."""
+    """The objects that an object may call. Runs no code of the object's class."""
     kind = type(thing)
     if issubclass(kind, types.FunctionType):
         held = [_contents(cell) for cell in thing.__closure__ or ()]
@@ -180,7 +182,7 @@ def _parts_of(thing: Any) -> list[Any]:
 
 
 def check(thing: Any, depth: int = 0) -> int:
-    """A number that two processes compute alike from the same source; 0 for what cannot be compared."""
+    """Return a number that two processes with the same source compute alike; 0 if the object cannot be compared."""
     if depth > _DEPTH_MAX:
         return 1
     if isinstance(thing, types.FunctionType):
@@ -203,12 +205,12 @@ def check(thing: Any, depth: int = 0) -> int:
         except Exception:
             pass
         return _check_pickle(thing, depth) if depth > 0 else 0
-    return _check_object(thing, depth) if depth > 0 else 0  # a global is sent rather than compared
+    return _check_object(thing, depth) if depth > 0 else 0  # the value of a global is sent and not compared
 
 
 def _check_object(thing: Any, depth: int) -> int:
-    """Of a default or a class's member, as far as it can be told: its class, its attributes, and what else is in the
-    pickle of an object whose class is not of the script."""
+    """Check a default or a member of a class: its class, its attributes, and if its class is not of the script, its
+    pickle."""
     try:
         members = sorted((name, check(value, depth + 1)) for name, value in vars(thing).items())
     except TypeError:
@@ -218,7 +220,7 @@ def _check_object(thing: Any, depth: int) -> int:
 
 
 def _check_pickle(thing: Any, depth: int) -> int:
-    """0 if it cannot be pickled. Buffers count, and are not copied."""
+    """Check the pickle of an object, including its buffers, which are not copied. Returns 0 if it cannot be pickled."""
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -229,7 +231,8 @@ def _check_pickle(thing: Any, depth: int) -> int:
 
 
 class _CheckPickler(pickle.Pickler):
-    """The script has another name in another process: its functions and classes are told by their own checks."""
+    """Replaces functions and classes of the script by their checks, because the script's name differs between
+    processes."""
 
     def __init__(self, file: Any, depth: int, buffer_callback: Any) -> None:
         super().__init__(file, 5, buffer_callback=buffer_callback)
@@ -281,19 +284,19 @@ def _check_class(kind: type, depth: int) -> int:
     return _crc(kind.__qualname__, bases, sorted(members))
 
 
-# What an imported script began with; what it has now may have been changed by what ran here.
+# The checks of the script's globals after its import. Code that ran since then may have changed the globals.
 _first_checks: dict[str, int] = {}
 
 
 def note_import(script: types.ModuleType) -> None:
-    """After the script was imported here, and before anything of it runs."""
+    """Record the globals of the script. Call it after the import, before any function of the script runs."""
     for name, thing in list(script.__dict__.items()):
         if type(thing) in _PLAIN and not name.startswith("__"):
             _first_checks[name] = check(thing)
 
 
 def has_same(qualname: str, found: Any, wanted: int) -> bool:
-    """Whether what was found here is what another process has, by its check."""
+    """Whether the object that was found in this process is the one of another process, whose check is ``wanted``."""
     if not wanted:
         return False
     if qualname in _first_checks:

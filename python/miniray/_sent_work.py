@@ -1,7 +1,7 @@
-"""Work functions that another interpreter cannot import, such as those of a notebook's cells: they go there by value.
+"""Sends work functions by value that another interpreter cannot import, such as those of a notebook's cells.
 
-A server is asked for a worker that waits for its function; the function is the first message that the worker gets. What
-the user sends comes after it, in order.
+The server is asked for a worker that waits for its function. The function is the worker's first message; the user's
+messages come after it, in order.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _core, _spawned
+from miniray import _check, _core, _spawned
 
-_SUFFIX = " by value"  # of the name that the server is asked for, which also names the worker in errors
+_SUFFIX = " by value"  # ends the name that the server is asked for; errors show that name too
 
 
 def reference(work_fn: str | Callable[..., Any], has_script: bool = True) -> tuple[str, dict[str, Any] | None]:
-    """The name under which a server finds the function, and the function itself if the worker has to be sent it.
-    ``has_script``: the script goes along to the server."""
+    """Return the name under which a server finds the function, and the packed function if it is sent by value, else
+    None. ``has_script`` says that the server gets a copy of this script."""
     from miniray import _functions
 
     own = not has_script and _spawned.is_main(getattr(work_fn, "__module__", None) or "")
@@ -29,17 +29,19 @@ def reference(work_fn: str | Callable[..., Any], has_script: bool = True) -> tup
 
 
 def is_importable(work_fn: Any) -> bool:
-    """Whether an interpreter that has the same files finds this very function by its name."""
+    """Whether an interpreter with the same files finds this function by its name."""
     module, _ = _spawned.name_in_module(work_fn)
     if module is None:
         return False
     if _spawned.is_main(module):
         return _is_in_script(work_fn)
-    return getattr(sys.modules[module], "__spec__", None) is not None  # else it was made while the program ran
+    return (
+        getattr(sys.modules[module], "__spec__", None) is not None
+    )  # a module without one was made while the program ran
 
 
 def _is_in_script(work_fn: Any) -> bool:
-    """What was typed, or run with exec, is in __main__ too, but not in its file."""
+    """Whether the function is in the script's file. One that was typed or run with exec is in __main__ only."""
     if _spawned.script() is None:
         return False
     code = getattr(inspect.unwrap(work_fn), "__code__", None)
@@ -47,8 +49,9 @@ def _is_in_script(work_fn: Any) -> bool:
 
 
 def _comes_too_late(code: Any) -> bool:
-    """Whether it is defined below the line that starts workers, to which other processes import the script. It may be
-    there all the same, if that line is under ``if __name__ == "__main__":``; its value will do as well."""
+    """Whether the function is defined below the line that starts workers. Other processes import the script only up to
+    that line, unless it is under ``if __name__ == "__main__":``. The function is then sent by value, which works in
+    both cases."""
     from miniray import _pickling, worker
 
     line = worker.first_start_line
@@ -59,7 +62,7 @@ def packed(work_fn: Any) -> dict[str, Any]:
     from miniray import _calls
 
     if not callable(work_fn):
-        raise TypeError(f"work_fn is a function that takes a handle, or its name, not {type(work_fn).__name__}")
+        raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work_fn)}")
     return _calls.by_value(work_fn)
 
 
@@ -71,13 +74,14 @@ def unpacked(described: dict[str, Any]) -> Any:
     except ModuleNotFoundError as error:
         if error.name == "cloudpickle":
             error.msg = (
-                "the work function was sent by value. Install cloudpickle on this machine (pip install cloudpickle)"
+                "cannot load the work function, which was sent by value: cloudpickle is missing. Install it on this "
+                "machine (pip install cloudpickle)"
             )
         raise
 
 
 def find(name: str) -> Callable[[_core.Handle], Any] | None:
-    """On the server: what a worker runs that was asked for with such a name."""
+    """On the server: return the work function for a name that ``reference`` made for a function sent by value."""
     return _run_sent if name.endswith(_SUFFIX) else None
 
 

@@ -1,8 +1,8 @@
-"""The code that goes along to a cluster's nodes: the script, and the modules beside it; for a session, which has no
-script, the modules of the current folder.
+"""The code that a cluster copies to its nodes: the script and the modules beside it. An interactive session has no
+script; its code is the modules of the current folder.
 
-On the coordinator, `collect` finds the files; the core sends those that a node does not have. On the node, `prepare`
-makes them importable.
+On the coordinator, `collect` finds the files, and the core sends those that a node does not have. On the node,
+`prepare` makes them importable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SKIPPED = ("__pycache__", "node_modules", "site-packages", "dist-packages")
 
 
 def collect(work_fn: str, ship_code: bool) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """The files, as (path in the bundle, path here), and what the nodes need to know to import them."""
+    """Return the files, as pairs (path in the bundle, path on this machine), and the settings for `prepare`."""
     roots: list[str] = []
     main = _main_specification(roots)
     module_root = _root_of(work_fn)
@@ -42,12 +42,12 @@ def collect(work_fn: str, ship_code: bool) -> tuple[list[tuple[str, str]], dict[
 
 
 def _main_specification(roots: list[str]) -> dict[str, Any] | None:
-    """How the nodes import the script; its folder becomes the first root."""
+    """Return how the nodes import the script, or None if there is none. Its folder becomes the first root."""
     main = sys.modules["__main__"]
     path = _spawned.file_of(main)
     if path is None or _is_installed(os.path.abspath(path)):
         if any(entry in ("", os.getcwd()) for entry in sys.path):
-            roots.append(os.getcwd())  # a session has no script; what it imports is beside the notebook
+            roots.append(os.getcwd())  # a session has no script; the modules that it imports are in this folder
         return None
     path = os.path.abspath(path)
     if main.__spec__ is None:
@@ -62,14 +62,14 @@ def _main_specification(roots: list[str]) -> dict[str, Any] | None:
 
 
 def _root_of(work_fn: str) -> str | None:
-    """The folder in which the function's module is looked for, if it is not installed."""
+    """Return the folder with the function's module, or None if the module is installed or not found."""
     top = work_fn.split(".", maxsplit=1)[0]
     if not top or top == "__main__":
         return None
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
-        return None  # the nodes may have it
+        return None  # this machine does not have the module, but the nodes may
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin) or _is_installed(spec.origin):
         return None
     folder = os.path.dirname(os.path.abspath(spec.origin))
@@ -77,13 +77,13 @@ def _root_of(work_fn: str) -> str | None:
 
 
 def _is_installed(path: str) -> bool:
-    """Part of Python or of a package: a matter for pip, not for us."""
+    """Whether the file belongs to Python or to a package that was installed. Such files are not copied."""
     places = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     return any(path.startswith(os.path.join(place, "")) for place in places if place)
 
 
 def _modules(root: str) -> Iterator[str]:
-    """Modules at the top, and packages with all that is in them."""
+    """The modules in the folder, and the packages with all their modules."""
     loaded = {name.partition(".")[0] for name in sys.modules}
     for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
         if entry.is_file() and entry.name.endswith(_SUFFIXES):
@@ -107,8 +107,10 @@ def _inside(root: str, package: str) -> Iterator[str]:
 
 
 def prepare(folder: str, text: str, environment: dict[str, str]) -> None:
-    """On the node: the code is in `folder`, or, if nothing was sent, where it is on the coordinator."""
-    setup = json.loads(text) or {"roots": 0, "folders": [], "argv": sys.argv, "main": None}  # a C++ coordinator's
+    """On the node: make the code importable. It is in `folder`; if that is empty, no code was copied, and it is at the
+    same paths as on the coordinator."""
+    # A C++ coordinator sends no settings.
+    setup = json.loads(text) or {"roots": 0, "folders": [], "argv": sys.argv, "main": None}
     os.environ.update(environment)
     shipped = [os.path.join(folder, str(number)) for number in range(setup["roots"])] if folder else setup["folders"]
     sys.path[:] = [*shipped, *sys.path, os.getcwd()]

@@ -1,4 +1,4 @@
-"""The other side of Worker(start="spawn"): a fresh interpreter that imports the work function and runs it."""
+"""The worker's side of Worker(start="spawn"): a new interpreter that imports the work function and runs it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 
 from miniray import _core
 
-MAIN = "__miniray_main__"  # what the coordinator's script is called here, so that its main part does not run
+MAIN = "__miniray_main__"  # the name of the coordinator's script in a worker, so that its main part does not run
 
-_importing_main = False  # in a spawned worker, while the coordinator's script is imported
-_stopped_at = ""  # where that ended, because the script started workers
+_importing_main = False  # true in a spawned worker while it imports the coordinator's script
+_stopped_at = ""  # the line at which that import stopped, because the script starts workers there
 
 
 def command() -> list[str]:
+    """The command that starts the new interpreter, with the same flags as this one."""
     package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     output = sys.modules.get("miniray._output")
     relay = output.relay() if output is not None else None
@@ -30,7 +31,7 @@ def command() -> list[str]:
 
 
 def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
-    """How the other interpreter finds the function: it imports it, or gets it by value."""
+    """Return the message that tells the new interpreter how to find the function: by import, or by value."""
     from miniray import _sent_work
 
     refuse_while_importing()
@@ -47,7 +48,7 @@ def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def name_in_module(function: Any) -> tuple[str | None, str | None]:
-    """The module in which the function is found under its own name, and that name; None and None if in no module."""
+    """Return the function's module and its name there; None and None if its module does not have it under its name."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or qualname is None or _look_up(sys.modules.get(module), qualname) is not function:
         return None, None
@@ -59,7 +60,7 @@ def is_main(module: str) -> bool:
 
 
 def script() -> dict[str, Any] | None:
-    """How another interpreter imports the coordinator's script; None for a session, which has no file."""
+    """Return how another interpreter imports this script; None for an interactive session, which has no file."""
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is not None:
         return {"main_module": main.__spec__.name, "main_path": None}  # type: ignore[union-attr]
@@ -68,7 +69,7 @@ def script() -> dict[str, Any] | None:
 
 
 def file_of(main: Any) -> str | None:
-    """The script's file; None for what was typed, or came through a pipe."""
+    """The script's file; None for a program that was typed, or came through a pipe."""
     path = getattr(main, "__file__", None)
     return path if path is not None and os.path.isfile(path) else None
 
@@ -89,7 +90,7 @@ def main() -> None:
 def _work(handle: _core.Handle) -> Any:
     specification = handle.recv()
     sys.path[:] = specification["sys_path"]
-    sys.argv[:] = [os.fsdecode(word) for word in specification["argv"]]  # the script may look at them
+    sys.argv[:] = [os.fsdecode(word) for word in specification["argv"]]  # the script may read them
     if specification["script"] is not None:
         from miniray import _functions
 
@@ -109,17 +110,17 @@ def _find(specification: dict[str, Any]) -> Any:
         found = import_main(specification["script"])
     work_fn = _look_up(found, qualname)
     if work_fn is None:
-        where = f"{qualname} is not there when {found} is imported"
-        raise AttributeError(where + (stopped_at() or '; is it under if __name__ == "__main__":?'))
+        where = f"cannot find {qualname} in {found} after importing it"
+        raise AttributeError(where + (stopped_at() or '. Is it under if __name__ == "__main__":?'))
     return work_fn
 
 
 class ImportStops(BaseException):
-    """The coordinator's script has come to where it starts workers: the rest is not for us."""
+    """Ends the import of the coordinator's script where the script starts workers, which a worker must not do."""
 
 
 def import_main(specification: dict[str, Any]) -> types.ModuleType:
-    """The coordinator's script, under another name, so that its main part does not run."""
+    """Import the coordinator's script under another name, so that its main part does not run."""
     global _importing_main, _stopped_at
     main = types.ModuleType(MAIN)
     name, path = specification["main_module"], specification["main_path"]
@@ -141,7 +142,7 @@ def import_main(specification: dict[str, Any]) -> types.ModuleType:
     except ImportStops as stop:
         _stopped_at = str(stop)
     except BaseException:
-        sys.modules["__main__"] = before  # so that it is tried anew, and not found half there
+        sys.modules["__main__"] = before  # the next attempt must not find a script that is half imported
         del sys.modules[MAIN]
         raise
     finally:
@@ -153,7 +154,7 @@ def import_main(specification: dict[str, Any]) -> types.ModuleType:
 
 
 def refuse_while_importing() -> None:
-    """For whatever starts workers: where the coordinator's script is only imported, it has come far enough."""
+    """Stop the import of the coordinator's script, if one is under way. Everything that starts workers calls this."""
     if _importing_main:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__name__") != MAIN:
@@ -162,10 +163,10 @@ def refuse_while_importing() -> None:
 
 
 def stopped_at() -> str:
-    """For an error: the script was not imported to its end."""
+    """Return the end of an error text, if the script was not imported to its end; else ""."""
     if not _stopped_at:
         return ""
     return (
-        f"; the script was imported up to {_stopped_at}, where it starts workers. Define the function above that, or "
-        'put what starts them under if __name__ == "__main__":'
+        f"; the script was imported only up to {_stopped_at}, where it starts workers. Define the function above that "
+        'line, or put the code that starts workers under if __name__ == "__main__":'
     )

@@ -1,4 +1,4 @@
-"""What to send instead of an object that messages cannot hold."""
+"""Error texts for objects that cannot be sent, with what to send instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from miniray import _core
 
 _ENOUGH_BYTES = _core.limits.pickle_sample_bytes
 
-# By the name of a class, of the object's own or of one that it derives from; "it" is the object.
+# For messages: what to send instead of an object, by the name of its class or of a base class. "it" is the object.
 _REMEDIES = {
     "datetime.datetime": "send it.isoformat() or it.timestamp()",
     "datetime.date": "send it.isoformat()",
@@ -32,11 +32,11 @@ _REMEDIES = {
     "array.array": "send it.tolist() or it.tobytes()",
     "builtins.BaseException": "send str(it), or raise it",
     "builtins.ellipsis": "send a str or None",
-    "builtins.module": "send it.__name__, and import it there",
+    "builtins.module": "send it.__name__, and import it in the other process",
     "builtins.type": "send it.__name__",
     "_io.BytesIO": "send it.getvalue()",
     "_io.StringIO": "send it.getvalue()",
-    "_io._IOBase": "send its path, or what is in it: it.read()",
+    "_io._IOBase": "send its path, or its content: it.read()",
     "pandas.core.frame.DataFrame": 'send it.to_dict("list"), or it.to_numpy()',
     "pandas.core.series.Series": "send it.to_numpy(), or it.to_list()",
     "pandas.core.indexes.base.Index": "send it.to_numpy(), or it.to_list()",
@@ -48,34 +48,37 @@ _REMEDIES = {
     "torch.device": "send str(it)",
     "torch.nn.modules.module.Module": "send it.state_dict()",
     "concurrent.futures._base.Future": "send it.result()",
-    "miniray._core.Worker": "a worker is for the process that started it; send what it should know",
-    "miniray._core.Handle": "a handle is for its own worker",
-    "_thread.lock": "a lock is for the threads of one process",
-    "_thread.RLock": "a lock is for the threads of one process",
+    "miniray._core.Worker": "only the process that started a worker can use it; send the data that it needs",
+    "miniray._core.Handle": "only its own worker can use a handle",
+    "_thread.lock": "only the threads of one process can share a lock",
+    "_thread.RLock": "only the threads of one process can share a lock",
 }
 
-# By the name of a class, for arguments of calls and tasks, which take what can be pickled.
+# For arguments of calls and tasks, which may be anything that can be pickled: a cure by the name of the class.
 _CURES = {
-    "_thread.lock": "A lock is for the threads of one process; create it inside the function",
-    "_thread.RLock": "A lock is for the threads of one process; create it inside the function",
+    "_thread.lock": "Only the threads of one process can share a lock; create it inside the function",
+    "_thread.RLock": "Only the threads of one process can share a lock; create it inside the function",
     "_io._IOBase": "Pass its path, and open it inside the function",
     "builtins.generator": "Pass list(it)",
     "builtins.module": "Import it inside the function",
     "concurrent.futures._base.Future": "Pass its result()",
     "_socket.socket": "Connect inside the function",
-    "miniray._core.Worker": "A worker is for the process that started it; pass what it should know",
-    "miniray._core.Handle": "A handle is for its own worker",
+    "miniray._core.Worker": "Only the process that started a worker can use it; pass the data that it needs",
+    "miniray._core.Handle": "Only its own worker can use a handle",
 }
-FILE = "an open file ({!r}, a {}) is for one process. Send its path and open it there, or send what it.read() returns"
+FILE = (
+    "an open file ({!r}, a {}) belongs to one process. Send its path and open it in the other process, or send what "
+    "it.read() returns"
+)
 _CREATE = "Create it inside the function, or pass what it is made from"
 _DEPTH_MAX = _core.limits.unpicklable_depth_max
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.BuiltinMethodType)
-_FUNCTION = "send its name; or have it called: worker.register(it) and worker.call_remote, or pool.submit(it)"
+_FUNCTION = "send its name; or call it in the worker: worker.register(it) and worker.call_remote, or pool.submit(it)"
 
 
 def describe(thing: Any) -> tuple[str, str]:
-    """What it is, and what to do: "a set", "send a list"."""
+    """Return what the object is, and what to do instead of sending it in a message: "a set", "send a list"."""
     kind = type(thing).__name__
     if isinstance(thing, _FUNCTIONS):
         return f"the function {thing.__qualname__}", _FUNCTION
@@ -83,7 +86,7 @@ def describe(thing: Any) -> tuple[str, str]:
         return f"the class {thing.__qualname__}", _REMEDIES["builtins.type"]
     remedy = _remedy(thing)
     if _calls_take(thing):
-        remedy += "; calls and pools take it as it is"
+        remedy += "; calls and pools can send it as it is"
     return f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}", remedy
 
 
@@ -110,7 +113,7 @@ class _Enough(Exception):
 
 
 class _Sink:
-    """A file that takes a little."""
+    """A file that raises _Enough after a few bytes: most objects that cannot be pickled fail before."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -135,8 +138,8 @@ def _calls_take(thing: Any) -> bool:
 def explain_call(
     error: Exception, function: str, arguments: Any, keywords: Any, takes: Callable[[Any], bool]
 ) -> Exception:
-    """The error of a call whose arguments could not be pickled, with the argument and a cure; the same error if it is
-    another. ``takes`` says whether something can be pickled."""
+    """Return an error for a call whose arguments could not be pickled, which names the argument and a cure. Another
+    kind of error is returned unchanged. ``takes`` says whether an object can be pickled."""
     return _explain(
         error,
         [(f"argument {n}", one) for n, one in enumerate(arguments, 1)]
@@ -147,7 +150,7 @@ def explain_call(
 
 
 def explain_items(error: Exception, function: str, items: Any, first: int, takes: Callable[[Any], bool]) -> Exception:
-    """The same for a part of what a map is given; ``first`` is the position of its first item."""
+    """Return the same for some items of a map; ``first`` is the position of the first of them."""
     return _explain(error, [(f"item {n}", one) for n, one in enumerate(items, first)], f" for {function}", takes)
 
 
@@ -170,7 +173,8 @@ def _explain(error: Exception, named: list[tuple[str, Any]], of: str, takes: Cal
 
 
 def _culprit(value: Any, told: str, takes: Callable[[Any], bool]) -> tuple[str, Any]:
-    """The innermost thing that cannot be pickled, or the one that the error names, and where in the value it is."""
+    """Return the innermost object that cannot be pickled, or the one that the error names, and its place in the
+    value."""
     place = ""
     for _ in range(_DEPTH_MAX):
         if f"'{type(value).__name__}' object" in told:
@@ -192,7 +196,7 @@ def _culprit(value: Any, told: str, takes: Callable[[Any], bool]) -> tuple[str, 
 
 
 def _reduces_itself(value: Any) -> bool:
-    """Its class says how it is pickled, so what is in it does not matter."""
+    """Whether the object's class decides how it is pickled, so that its attributes do not matter."""
     kind: Any = type(value)
     return bool(kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__)
 

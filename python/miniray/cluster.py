@@ -1,4 +1,4 @@
-"""Workers on several machines, reached through ssh."""
+"""A ``Cluster`` starts workers on several machines, which it reaches through ssh."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from miniray._cluster_arguments import (
     NodeConfig,
     Nodes,
     Placing,
+    attendant_command,
     check_worker,
     checked_nodes,
     checked_placing,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Server(NamedTuple):
-    """A node's worker server."""
+    """The worker server of a node."""
 
     node: str
     host: str
@@ -57,15 +58,17 @@ class Cluster:
         cluster = Cluster(nodes=[NodeConfig("node1", num_workers=4), NodeConfig("node2", num_workers=4)])
         workers = cluster.start(work_fn="my_module.work")     # or work_fn=work
 
-    Your script and the modules beside it go along; the nodes need Python and MiniRay. ``ship_code=False`` if the nodes
-    have your code already. ``tunnel=True`` carries everything inside the ssh connections: no port is open on the nodes.
-    ``program`` is a C++ program that calls ``miniray::init``: the work functions are then its own.
-    What workers print appears here, marked with node and worker; with ``output="folder"`` it goes to a file for each.
+    The cluster copies your script and the modules beside it to the nodes; the nodes need Python and MiniRay. Set
+    ``ship_code=False`` if they have your code already. ``tunnel=True`` carries all traffic inside the ssh connections,
+    so that no port is opened on the nodes. ``program`` is a C++ program that calls ``miniray::init``; the work
+    functions are then functions of that program.
+    What workers print is shown on this machine, marked with node and worker. With ``output="folder"``, each worker's
+    output goes to its own file there.
 
-    When the cluster is stopped, or the program ends in whatever way, nothing of it is left on any node.
+    When the cluster is stopped, or your program ends in any way, no process of the cluster is left on any node.
 
-    Any thread may call it; calls wait for each other, but for ``gather``. A worker is for one thread at a time.
-    ``events`` is a log of what was decided about workers, groups and nodes that went.
+    Any thread may call a cluster. Calls wait for each other, except ``gather``. Only one thread at a time may use a
+    worker. ``events`` is a log of what happened to workers, groups and nodes, and what the cluster did about it.
     """
 
     def __init__(
@@ -101,11 +104,11 @@ class Cluster:
         self._lock = threading.RLock()
         self.events = EventLog()
         _show_output()
-        self._make("")  # what is wrong with the configuration shows now
+        self._make("")  # raises now if the configuration is wrong
 
     @property
     def nodes(self) -> Nodes:
-        """As they were given. They cannot be changed: make another cluster."""
+        """The nodes as they were given. They cannot be changed."""
         return self._nodes
 
     @nodes.setter
@@ -113,21 +116,9 @@ class Cluster:
         raise UsageError(FIXED)
 
     def _configuration(self) -> tuple[list[Any], str, list[str], str, tuple[Any, ...]]:
-        """What the core's Cluster and its check take first."""
-        nodes = [
-            (
-                node.host,
-                node.num_workers,
-                node.base_port,
-                node.gpus_per_worker,
-                os.fspath(node.ssh_key) if node.ssh_key is not None else "",
-                node.python_bin or "",
-                dict(node.env),
-                os.fspath(node.workdir) if node.workdir is not None else "",
-            )
-            for node in self.nodes
-        ]
-        return nodes, sys.executable, _attendant(), self._program, self._options
+        """The first arguments of the core's Cluster and of its check."""
+        nodes = [node._fields() for node in self.nodes]
+        return nodes, sys.executable, attendant_command(), self._program, self._options
 
     def _make(self, work_fn: str) -> _core.Cluster:
         from miniray import _shipping
@@ -136,12 +127,15 @@ class Cluster:
         return _core.Cluster(*self._configuration(), files, json.dumps(setup))
 
     def _reference(self, work_fn: str | Callable[[_core.Handle], Any]) -> tuple[str, dict[str, Any] | None]:
-        """The name that the servers are asked for, and what a worker has to be sent first."""
+        """The name under which the servers find the function, and the function itself if it is sent by value."""
         if self._program and isinstance(work_fn, str):
             return work_fn, None
         name, sent = _sent_work.reference(work_fn)
         if self._program and sent is not None:
-            raise TypeError(f"the nodes run {self._program}: work_fn is the name of one of its functions")
+            raise TypeError(
+                f"work_fn is a function of Python, but the nodes run {self._program}. Pass the name of one of its "
+                "functions, a str"
+            )
         return name, sent
 
     def start(
@@ -156,21 +150,21 @@ class Cluster:
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
-        """Start ``work_fn(handle)`` on every node, and return the workers: by node, then by worker.
+        """Start ``work_fn(handle)`` on every node, and return the workers, ordered by node and then by their number.
 
-        ``work_fn`` is a function, or its name, "module.function" or "__main__.function". The nodes import it; one that
-        they cannot import, such as a lambda or a function of a notebook, is sent by value (with cloudpickle).
-        May be called again, for another function: both sets of workers live side by side.
+        ``work_fn`` is a function, or its name: "module.function" or "__main__.function". The nodes import it. A
+        function that they cannot import, such as a lambda or one of a notebook, is sent by value (with cloudpickle).
+        You may call ``start`` again for another function: both sets of workers then run side by side.
 
-        ``num_workers`` (of each node) and ``gpus_per_worker`` take the place of what the nodes' configuration says.
-        ``gpus`` are the GPUs of each node, by their numbers there, that these workers share among them: range(4) for
-        training and range(4, 8) for rollouts splits them, the same ones for two groups shares them. Workers with GPUs
-        run on the CPUs next to them, unless ``pin_cpus=False``. ``nodes`` are those that get workers, by host or by
-        position; without it, all do.
+        ``num_workers`` (for each node) and ``gpus_per_worker`` replace the values in the nodes' configuration.
+        ``gpus`` are the GPUs of each node that these workers may use, by their numbers there. For instance, range(4)
+        for training and range(4, 8) for rollouts split the GPUs of a node; two sets with the same GPUs share them.
+        Workers with GPUs run on the CPUs next to them, unless ``pin_cpus=False``. ``nodes`` are the nodes that get
+        workers, by host or by position; the default is all nodes.
 
-        With ``restart=RestartPolicy()`` a worker that dies is replaced on its node, whose server is launched again if
-        it is gone; or on another node, if that fails and the policy says ``other_nodes=True``. See ``Worker``;
-        ``events`` tells of it.
+        With ``restart=RestartPolicy()``, a worker that dies is replaced on its node; if the node's server has died
+        too, it is launched again. If that fails and the policy has ``other_nodes=True``, another node gets the worker.
+        See ``Worker``; ``events`` logs each replacement. Raises ClusterError if a node fails.
         """
         _stop_import()
         name, sent = self._reference(work_fn)
@@ -187,14 +181,14 @@ class Cluster:
                 raise
 
     def launch_servers(self, work_fn: str | Callable[[_core.Handle], Any] | None = None) -> list[Server]:
-        """Start a worker server on every node, all at once, and import ``work_fn`` there if it is given."""
+        """Start the worker servers of all nodes at once, and import ``work_fn`` there if it is given."""
         _stop_import()
         return self._launch_servers(self._reference(work_fn)[0] if work_fn is not None else "")
 
     def _launch_servers(self, name: str) -> list[Server]:
         with self._lock:
             if self._core is not None:
-                raise RuntimeError("the cluster's servers are up already; stop() ends them")
+                raise RuntimeError("the cluster's servers are up already. stop() ends them")
             core = self._make(name or "__main__.")
             core.launch_servers(name)
             self._core = core
@@ -213,7 +207,7 @@ class Cluster:
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> list[RemoteWorker]:
-        """Have the servers of all nodes (or of ``nodes``) start their workers; see ``start``."""
+        """Start workers like ``start``, on servers that ``launch_servers`` has started."""
         placing = checked_placing(num_workers, gpus_per_worker, gpus, pin_cpus, nodes)
         return self._connect(*self._reference(work_fn), placing, restart, on_restart)
 
@@ -252,12 +246,12 @@ class Cluster:
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
 
     def relaunch(self, node: int | str, timeout: float | None = None) -> Server:
-        """Bring back a node's server that died, or whose host was cut off; the other nodes go on.
+        """Launch a node's server again, after it died or its host was cut off. Other nodes are not disturbed.
 
-        ``node`` is its host or its position. What is left of the old server, and its workers, end: at once, or as soon
-        as they run again or can be reached. If the old one still holds its port, the new one takes any that is free.
-        ClusterError says why if the node cannot be had within ``timeout`` seconds (by default the cluster's
-        ``start_timeout_s``); it has no server then, and this may be tried again.
+        ``node`` is the node's host or position. The old server and its workers are ended: at once, or, if they hang or
+        cannot be reached, as soon as that is over. If the old server still holds its port, the new one listens on any
+        free port. Raises ClusterError, with the cause, if the server is not up within ``timeout`` seconds (default:
+        the cluster's ``start_timeout_s``). The node then has no server, and you may call ``relaunch`` again.
         """
         _check.seconds("timeout", timeout)
         with self._lock:
@@ -274,8 +268,9 @@ class Cluster:
             return server
 
     def replace(self, worker: RemoteWorker, node: int | str | None = None) -> RemoteWorker:
-        """A worker in the place of one that has died: the same function with the same GPUs, on the same node (or on
-        ``node``). The old one is closed. ClusterError if the node's server is gone too; ``relaunch`` brings it back.
+        """Start a worker in place of one that has died, with the same function and the same GPUs, on the same node (or
+        on ``node``), and return it. The old worker is closed. Raises ClusterError if the node's server has died too:
+        ``relaunch`` the node then.
         """
         check_worker(worker)
         with self._lock:
@@ -286,47 +281,47 @@ class Cluster:
         return made
 
     def node_of(self, worker: RemoteWorker) -> int:
-        """The position of the worker's node. UsageError if the worker is not this cluster's."""
+        """The position of the worker's node. Raises UsageError if the worker does not belong to this cluster."""
         check_worker(worker)
         with self._lock:
             return self._running_core().node_of(worker)
 
     def _running_core(self) -> _core.Cluster:
         if self._core is None:
-            raise RuntimeError("the cluster's servers are not up; call launch_servers() or start()")
+            raise RuntimeError("the cluster's servers are not up. Call launch_servers() or start()")
         return self._core
 
     def _workers_or_all(self, workers: Iterable[RemoteWorker] | None) -> list[RemoteWorker]:
-        """Those that a call was given; without any, all that there are."""
+        """The workers that a call was given, or all if it was given None."""
         if workers is not None:
             listed = _check.listed("workers", workers, "a list of workers, or None for all")
             for worker in listed:
                 check_worker(worker)
             return listed
         if not self.workers:
-            raise RuntimeError("the cluster has no workers; start() starts them")
+            raise RuntimeError("the cluster has no workers. Call start()")
         return self.workers
 
     def _position(self, node: int | str) -> int:
-        """Of a node that is given by its host or its position."""
+        """The position of a node that is given by its host or its position."""
         if isinstance(node, str):
             return self._running_core().position_of(node)
         _check.integer("node", node, what="the host of a node (a str), or its position (an int)")
         if not 0 <= node < len(self.nodes):
-            count = "one node, 0" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes, from 0 on"
-            raise UsageError(f"the cluster has {count}; there is no node {node}")
+            known = "its only node is 0" if len(self.nodes) == 1 else f"its nodes are 0 to {len(self.nodes) - 1}"
+            raise UsageError(f"the cluster has no node {node}; {known}")
         return node
 
     @property
     def workers(self) -> list[RemoteWorker]:
-        """All workers that were started and not closed, in the order in which they were."""
+        """All workers that are not closed, in the order in which they were started."""
         with self._lock:
             self._workers = [worker for worker in self._workers if not worker._closed]
             return list(self._workers)
 
     @property
     def servers(self) -> list[Server]:
-        """The nodes' worker servers, in the order of ``nodes``; none before the start."""
+        """The worker servers, in the order of ``nodes``; an empty list if they are not up."""
         with self._lock:
             return [Server(*server) for server in self._core.servers()] if self._core is not None else []
 
@@ -338,12 +333,12 @@ class Cluster:
         master_port: int = _core.limits.master_port,
         progress: bool = True,
     ) -> TrainingGroup:
-        """Make a torch.distributed group of these workers (or of all), which get their ranks in this order.
+        """Make these workers (default: all) a torch.distributed group. They get their ranks in this order.
 
-        Picks a master address that all nodes can reach and a free port on it, from ``master_port`` on; sends each
-        worker its config, as ``NCCLConfig(**handle.recv())`` takes it; and waits until each has answered
-        ``{"status": "ready"}``. TimeoutError after ``timeout`` seconds: which ranks are not ready, and what each is
-        doing. GroupError if a node cannot reach another, or a rank fails.
+        The call picks a master address that all nodes can reach, and a free port there, from ``master_port`` on. It
+        sends each worker its config, for ``NCCLConfig(**handle.recv())``, and waits until each has answered
+        ``{"status": "ready"}``. Raises TimeoutError after ``timeout`` seconds; its text says which ranks are not ready
+        and what each is doing. Raises GroupError if a node cannot reach another, or if a rank fails.
         """
         from miniray.training_group import TrainingGroup
 
@@ -369,15 +364,17 @@ class Cluster:
         master_port: int = _core.limits.master_port,
         progress: bool = True,
     ) -> Any:
-        """Start the ranks, make their training group, and return ``drive(group)``; if a rank dies, do it again.
+        """Start the ranks, make them a training group, and return ``drive(group)``. If a rank dies, start over.
 
-        Then all ranks end, new ones get a new rendezvous, and ``drive`` is called with their group, whose ``attempt``
-        counts from 0. It begins at its last checkpoint: with the same one and as many ranks, the run arrives where it
-        would have. Nodes whose server is gone are launched again; with ``RestartPolicy(other_nodes=True)``, the ranks
-        of a node that cannot be had go to the nodes that are left, and the node is tried again at the next restart.
+        To start over, the cluster ends all ranks, starts new ones with a new rendezvous, and calls ``drive`` with
+        their group, whose ``attempt`` counts from 0. ``drive`` should begin at its last checkpoint: with the same
+        checkpoint and the same number of ranks, the run computes the same as without the failure. A node whose server
+        has died is launched again. If that fails and the policy is ``RestartPolicy(other_nodes=True)``, other nodes get
+        its ranks, and the next restart tries the node again.
 
-        Without ``restart``, the policy is RestartPolicy(). When it allows no more, the last error is raised: GroupError
-        as a rule. What else ``drive`` raises, and what keeps the first group from coming together, is raised at once.
+        The default of ``restart`` is RestartPolicy(). When the policy allows no more restarts, the last error is
+        raised, usually a GroupError. Other exceptions of ``drive``, and a failure to make the first group, are raised
+        at once.
         """
         _stop_import()
         policy = restart if restart is not None else RestartPolicy()
@@ -385,45 +382,21 @@ class Cluster:
         if not callable(drive):
             raise TypeError(f"drive is a function that takes the group, not {_check.shown(drive)}")
         placing = checked_placing(num_workers, gpus_per_worker, gpus, pin_cpus, nodes)
-        name, sent = self._reference(work_fn)
+        work = self._reference(work_fn)
         with self._lock:
             if self._core is None:
-                self._launch_servers(name)
+                self._launch_servers(work[0])
+        from miniray._group_run import run_group
 
-        ranks: list[RemoteWorker] = []
-        group: TrainingGroup
-
-        def begin(attempt: int) -> int:
-            nonlocal group
-            with self._lock:
-                core, positions = self._running_core(), [self._position(node) for node in placing[4]]
-                ready = _core._connect_again(core, name, *placing[:4], positions, policy.other_nodes, self.events)
-                ranks.extend(RemoteWorker._take_over(worker, sent) for worker in ready)
-                self._workers = self.workers + ranks
-            group = self.training_group(list(ranks), timeout=timeout, master_port=master_port, progress=progress)
-            group.attempt = attempt
-            return len(group)
-
-        def drive_group() -> Any:
-            self.events._log_new()
-            return drive(group)
-
-        def end(how: int) -> None:
-            self.events._log_new()
-            _core._close_all(ranks, how)
-            ranks.clear()
-
-        try:
-            return _core._run_group(begin, drive_group, end, policy._fields(), self.events, progress)
-        finally:
-            self.events._log_new()
+        options = {"timeout": timeout, "master_port": master_port}
+        return run_group(self, work, placing, drive, policy, progress, **options)
 
     def check(self, ports: Iterable[int] = (_core.limits.master_port,)) -> CheckReport:
-        """Find what would make a training run hang or fail: every pair of nodes on these ports (and on one of the
-        system's choice), versions of Python, torch and NCCL, names, clocks, GPUs, shared memory and limits.
+        """Find what would make a training run hang or fail: check every pair of nodes on these ports (and on one that
+        the system chooses), versions of Python, torch and NCCL, names, clocks, GPUs, shared memory and limits.
 
-        It starts processes of its own on the nodes for a few seconds, whether the cluster is running or not. The report
-        is false if there is a problem; ``print(report)`` shows each, and the command that cures it.
+        The check runs processes of its own on the nodes for a few seconds, whether the cluster is running or not. The
+        report is false if there is a problem; ``print(report)`` shows each problem and its cure.
         """
         from miniray.doctor import _report
 
@@ -432,14 +405,16 @@ class Cluster:
         return _report(text, value)
 
     def broadcast(self, message: Any, workers: Iterable[RemoteWorker] | None = None) -> None:
-        """Send one message to all workers (or to these). It is encoded once, and large arrays go to each node once."""
+        """Send one message to these workers (default: all). It is encoded once, and a large array crosses the network
+        once for each node."""
         with self._lock:
             self._running_core().broadcast(self._workers_or_all(workers), message, self.codec)
 
     def gather(self, workers: Iterable[RemoteWorker] | None = None, timeout: float | None = None) -> list[Any]:
-        """The next message of each worker (or of these), in order; TimeoutError if one is missing after ``timeout``.
+        """Return the next message of each of these workers (default: all), in order. Raises TimeoutError if one is
+        missing after ``timeout`` seconds.
 
-        If one raises, the messages of the others are still there.
+        If it raises, no message is lost: the next ``gather`` or ``recv`` returns those that had arrived.
         """
         if isinstance(workers, int | float):
             raise TypeError(f"gather takes its time-out by name: gather(timeout={workers!r})")
@@ -447,9 +422,10 @@ class Cluster:
         return _core.Cluster.gather(listed, _check.seconds("timeout", timeout))
 
     def stop(self) -> None:
-        """End all workers, then the servers, and wait for what was printed. The cluster may be started again.
+        """Close all workers, then end the servers, and wait until everything that the workers printed is shown.
+        Afterwards the cluster may be started again.
 
-        A pool on the cluster that is still open ends first: those of its tasks that are not done are cancelled.
+        A pool on the cluster that is still open is shut down first; its unfinished tasks are cancelled.
         """
         self._stop(FINISH)
 
@@ -469,7 +445,7 @@ class Cluster:
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        """After an exception, Ctrl-C for one, workers are not waited for: they are interrupted, and soon killed."""
+        """Stop the cluster. After an exception, such as Ctrl-C, the workers are interrupted, and soon killed."""
         self._stop(FINISH if kind is None else INTERRUPT)
 
     async def __aenter__(self) -> Cluster:
@@ -499,17 +475,7 @@ class Cluster:
         return table(title, ("node", "server", "pid", "workers"), rows)
 
 
-def _attendant() -> list[str]:
-    """A small interpreter that loads the core and nothing else."""
-    output = sys.modules.get("miniray._output")
-    relay = output.relay() if output is not None else None
-    join = "" if relay is None else f"import _output; _output.join({relay}); "
-    attend = "import _core; sys.exit(_core._attend(*map(int, sys.argv[2:])))"
-    code = f"import sys; sys.path[:0] = [sys.argv[1]]; {join}{attend}"
-    return [sys.executable, "-I", "-S", "-c", code, os.path.dirname(os.path.abspath(_core.__file__))]
-
-
-_running: list[Cluster] = []  # so that each is stopped in good order when Python ends
+_running: list[Cluster] = []  # the clusters that _stop_all() stops when Python ends
 
 
 @atexit.register

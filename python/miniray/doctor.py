@@ -1,4 +1,4 @@
-"""What would make a training run hang or fail, found before it starts: ``cluster.check()``, ``miniray doctor``."""
+"""The report of ``cluster.check()`` and ``miniray doctor``, which find what would make a training run hang or fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from miniray import _core
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, where, and the command that cures it. ``severity`` is "problem" or "warning"."""
+    """What is wrong (``what``), on which node, and its cure. ``severity`` is "problem" or "warning"."""
 
     severity: str
     node: str
@@ -24,7 +24,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """``print(report)`` shows all of it. It is true if there is no problem; warnings are no obstacle."""
+    """The result of a check. ``print(report)`` shows all of it. It is true if there is no problem; warnings do not
+    count."""
 
     healthy: bool
     findings: list[Finding]
@@ -45,8 +46,8 @@ def _report(text: str, value: dict[str, Any]) -> CheckReport:
 
 
 def describe_python(handle: _core.Handle) -> None:
-    """The work function of the check: what Python, torch and NCCL a node has."""
-    _hush()
+    """A work function for the check: send the versions of Python, torch and NCCL on this node."""
+    _silence_output()
     facts: dict[str, Any] = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
@@ -56,13 +57,13 @@ def describe_python(handle: _core.Handle) -> None:
     }
     try:
         facts.update(_describe_torch())
-    except Exception as error:  # it is there; a library that it needs is missing, or is another version
+    except Exception as error:  # torch is installed, but a library that it needs is missing or has a wrong version
         facts["torch_error"] = f"{type(error).__name__}: {error}"
     handle.send(facts)
 
 
-def _hush() -> None:
-    """What libraries say as they are loaded would stand in the report, which may be JSON for a program."""
+def _silence_output() -> None:
+    """Send what libraries print when they are loaded to nowhere. It would get into the report, which may be JSON."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -71,7 +72,7 @@ def _hush() -> None:
 
 def _describe_torch() -> dict[str, Any]:
     found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:  # a folder of that name with nothing in it is not torch
+    if found is None or found.origin is None:  # without an origin, it is only an empty folder named torch
         return {"torch": None}
     import torch
 

@@ -1,4 +1,4 @@
-"""A pool as a backend of joblib, and so of scikit-learn and of whatever else uses joblib.
+"""Makes a pool a backend of joblib, and so of scikit-learn and every other library that uses joblib.
 
     import joblib, miniray.joblib
 
@@ -6,7 +6,7 @@
     with joblib.parallel_config(backend="miniray", n_jobs=4):    # or pool=Pool(cluster)
         joblib.Parallel()(joblib.delayed(fit)(fold) for fold in folds)
 
-Without a pool, each ``Parallel`` makes one for itself and ends it. Nobody needs joblib who does not import this module.
+Without a pool, each ``Parallel`` starts a pool of its own and shuts it down. Only this module of MiniRay needs joblib.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from miniray.pool import Pool
 
 __all__ = ["MiniRayBackend", "register"]
 
-# Of all that joblib passes on, what a pool of its own is made with.
+# The settings that a Parallel's own pool is made with. joblib passes on others too, which are ignored.
 _POOL_OPTIONS = ("initargs", "initializer", "mp_context", "resources", "restart", "start")
 
 
 def register(name: str = "miniray", *, make_default: bool = False) -> None:
-    """Let joblib know the backend: ``parallel_config(backend="miniray")``, ``Parallel(backend="miniray")``."""
+    """Register the backend, for ``parallel_config(backend="miniray")`` and ``Parallel(backend="miniray")``."""
     register_parallel_backend(name, MiniRayBackend, make_default=make_default)
 
 
 class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """``n_jobs`` workers here, or the workers of ``pool``: a ``Pool``, or what its ``options()`` returned.
+    """Runs batches on ``n_jobs`` workers of this machine, or on the workers of ``pool`` (a ``Pool``, or what its
+    ``options()`` returned).
 
-    With a pool, ``n_jobs`` decides how many batches are on their way; how many run is the pool's to say. Without either
-    there is one job, as with joblib's own backends. Parallel calls in a task use threads, unless they name another
-    backend.
+    With a pool, ``n_jobs`` is the number of batches that are submitted at a time; the pool decides how many run.
+    Without either there is one job, as with joblib's own backends. A Parallel call inside a task uses threads, unless
+    it names another backend.
     """
 
     supports_retrieve_callback = True
@@ -62,9 +63,9 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         self._under_way: set[Future[Any]] = set()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """As joblib counts: -1 are all workers, -2 all but one."""
+        """The number of jobs, counted as joblib does: -1 stands for all workers, -2 for all but one."""
         if n_jobs == 0:
-            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")  # joblib's own text
         if n_jobs is None:
             return 1
         if self._given is None and not (self.in_main_thread() or self.nesting_level == 0):
@@ -82,11 +83,11 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         return n_jobs if given is None else max(min(n_jobs, given), 1)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **settings: Any) -> int:
-        """Called before each Parallel call, or once for those within ``with Parallel() as parallel``."""
+        """joblib calls this before each Parallel call, or once for all calls in ``with Parallel() as parallel``."""
         self._given = settings.get("pool", self._given)
         count = self.effective_n_jobs(n_jobs)
         if self._given is not None:
-            self._given._inside.begin()  # which says so if it is closed or broken
+            self._given._inside.begin()  # raises if the pool is closed or broken
             self._pool = self._given
         elif count == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
@@ -97,7 +98,8 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         return count
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
-        """Run a batch. What goes wrong with sending it is its failure: joblib may be calling from a callback."""
+        """Run a batch. If it cannot be sent, the error goes into its future, because joblib may call this from a
+        callback, where an exception would be lost."""
         try:
             future: Future[Any] = self._pool.submit(_run, func)
         except Exception as error:
@@ -109,21 +111,21 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             future.add_done_callback(callback)
         return future
 
-    apply_async = submit  # its name before joblib 1.5
+    apply_async = submit  # the name before joblib 1.5
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        """What a batch returned, or raises what it raised."""
+        """Return what a batch returned, or raise what it raised."""
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Nobody wants the rest: batches that wait are dropped, and the workers of those that run are ended."""
+        """Cancel all batches: those that wait are dropped, and the workers of those that run are killed."""
         if self._pool is not self._given and not ensure_ready:
-            self._pool.shutdown(wait=False, cancel_futures=True)  # so that no worker is replaced
+            self._pool.shutdown(wait=False, cancel_futures=True)  # first, so that it replaces no killed worker
         for future in list(self._under_way):
             future.cancel()
 
     def terminate(self) -> None:
-        """End the workers, unless the pool was given to us."""
+        """Shut the pool down, unless it was given to us."""
         pool, self._pool = self._pool, None
         if pool is not None and pool is not self._given:
             pool.shutdown()
@@ -131,5 +133,5 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
 
 
 def _run(batch: Callable[[], Any]) -> Any:
-    """In a worker. A batch is many calls, and an object of joblib's, so that it is sent as the argument of one."""
+    """Run a batch in a worker. A batch is an object of joblib's; as an argument of this function it can be pickled."""
     return batch()

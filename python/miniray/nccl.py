@@ -1,4 +1,4 @@
-"""What torch.distributed and NCCL need to know to find each other, for each process of a group."""
+"""The settings with which the processes of a group find each other in torch.distributed and NCCL."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from miniray.errors import UsageError
 @_check.suggest_arguments()
 @dataclass
 class NCCLConfig:
-    """One process's place in a group.
+    """The settings of one process of a group.
 
-    ``config.__dict__`` can be sent as a message, and ``NCCLConfig(**handle.recv())`` makes it a config again.
-    ``interface`` is there only where Gloo would choose a network interface that the other nodes cannot reach.
+    ``config.__dict__`` can be sent as a message, and ``NCCLConfig(**handle.recv())`` makes a config of it again.
+    ``interface`` is set only if Gloo would by itself choose a network interface that the other nodes cannot reach.
     """
 
     master_addr: str
@@ -28,14 +28,14 @@ class NCCLConfig:
 
     def __post_init__(self) -> None:
         if self.interface in (None, ""):
-            self.__dict__.pop("interface", None)  # the class says None; the message need not
+            self.__dict__.pop("interface", None)  # keeps it out of __dict__, which is sent; the class has the default
         _core._check_nccl_config(_fields(self))
 
 
 def _fields(config: NCCLConfig) -> tuple[str, int, int, int, int, str]:
-    """As the core takes them; each may have been assigned anything since the config was made."""
+    """The fields as the core takes them. They are checked each time, because a program may have assigned to them."""
     if not isinstance(config, NCCLConfig):
-        raise TypeError(f"expected an NCCLConfig, such as NCCLConfig(**handle.recv()), not {config!r}")
+        raise TypeError(f"config is an NCCLConfig, such as NCCLConfig(**handle.recv()), not {config!r}")
     _check_address(config.master_addr)
     numbers = config.master_port, config.world_size, config.rank, config.local_rank
     for name, number in zip(("master_port", "world_size", "rank", "local_rank"), numbers, strict=True):
@@ -60,9 +60,9 @@ def _check_number(name: str, number: int) -> None:
 def create_nccl_configs(
     master_addr: str, nodes: Iterable[tuple[str, int]], master_port: int = _core.limits.master_port
 ) -> list[NCCLConfig]:
-    """A config for each process of ``nodes=[(name, number of processes), ...]``, in that order.
+    """Return one config for each process of ``nodes=[(name, number of processes), ...]``, in that order.
 
-    Rank 0 is the first process of the first node, and ``master_addr`` is that node, as the others can reach it.
+    Rank 0 is the first process of the first node. ``master_addr`` is an address of that node that all others reach.
     """
     _check_address(master_addr)
     _check_number("master_port", master_port)
@@ -78,7 +78,7 @@ def create_nccl_configs(
 def setup_nccl_env(config: NCCLConfig) -> dict[str, str | None]:
     """Set MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK and LOCAL_RANK, for ``init_process_group(init_method="env://")``.
 
-    Returns what they were before (None: not set), for ``restore_nccl_env``.
+    Returns the values that they had before (None: not set), for ``restore_nccl_env``.
     """
     variables = _core._nccl_env(_fields(config))
     before = {name: os.environ.get(name) for name in variables}
@@ -96,5 +96,5 @@ def restore_nccl_env(before: Mapping[str, str | None]) -> None:
 
 
 def print_nccl_config(config: NCCLConfig) -> None:
-    """One line: the rank, the size of the group, and where its master is."""
+    """Print one line: the rank, the size of the group, and the address of its master."""
     print(_core._describe_nccl_config(_fields(config)), flush=True)

@@ -1,4 +1,4 @@
-"""Workers that train together, and that none of them is left hanging when one dies."""
+"""A ``TrainingGroup``: workers that train together. When one dies, the others are killed instead of waiting forever."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from miniray.worker import RemoteWorker
 
 
 class TrainingGroup(Sequence[RemoteWorker]):
-    """The workers of a torch.distributed group, by rank; ``cluster.training_group(workers)`` makes one.
+    """The workers of a torch.distributed group, by rank. ``cluster.training_group(workers)`` makes one.
 
-    Where a rank dies or fails, ``broadcast``, ``scatter`` and ``gather`` end the other ranks, which would wait for it
-    for ever, and raise GroupError: which rank, and why.
+    When a rank has died or failed, ``broadcast``, ``scatter`` and ``gather`` kill the other ranks, which would wait for
+    it forever, and raise a GroupError that says which rank failed and why.
     """
 
     def __init__(
@@ -28,25 +28,26 @@ class TrainingGroup(Sequence[RemoteWorker]):
         codec: str,
         lock: threading.RLock,
     ) -> None:
-        self.attempt = 0  # of cluster.run_group, which starts the ranks again
+        self.attempt = 0  # how often cluster.run_group has started the ranks again
         self._workers = workers
         self._codec = codec
-        self._lock = lock  # of the cluster, whose links to the nodes a broadcast uses
+        self._lock = lock  # the cluster's: a broadcast uses the cluster's links to its nodes
         self._core = _core.TrainingGroup(cluster, workers, timeout, master_port, progress)
         self.configs = [NCCLConfig(**config) for config in self._core.configs()]
 
     def broadcast(self, message: Any) -> None:
-        """Send one message to all ranks. It is encoded once, and large arrays go to each node once."""
+        """Send one message to all ranks. It is encoded once, and a large array crosses the network once for each
+        node."""
         with self._lock:
             self._core.broadcast(message, self._codec)
 
     def scatter(self, messages: Iterable[Any]) -> None:
-        """Send each rank its own message."""
+        """Send each rank its own message: the first to rank 0, and so on."""
         self._core.scatter(_check.listed("messages", messages, "a list with one for each rank"), self._codec)
 
     def gather(self, timeout: float | None = None) -> list[Any]:
-        """The next message of each rank. After ``timeout`` seconds TimeoutError says which ranks sent nothing, and what
-        each is doing; nothing is lost, and the group goes on.
+        """Return the next message of each rank. Raises TimeoutError after ``timeout`` seconds; its text says which
+        ranks sent no message, and what each is doing. No message is lost then, and the group goes on.
         """
         return self._core.gather(_check.seconds("timeout", timeout))
 

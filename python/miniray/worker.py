@@ -372,7 +372,7 @@ def _warn_of_threads() -> None:
     if len(others) > 1 and "IPython" in sys.modules:
         from miniray import _notebook
 
-        others = [thread for thread in others if not _notebook.is_kernels(thread)]
+        others = [thread for thread in others if not _notebook.is_kernel_thread(thread)]
     if len(others) > 1:
         _warn(
             f"this process has {len(others)} Python threads; a forked worker gets only the calling one, "

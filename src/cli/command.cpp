@@ -15,13 +15,13 @@ namespace miniray::cli {
 namespace {
 
 constexpr int usage_error = 2;
-constexpr const char* more_help = "miniray COMMAND --help says more about one.";
+constexpr const char* more_help = "miniray COMMAND --help says more about a command.";
 
 std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// How many letters one has to change, add or leave out to make one word of the other.
+// Returns how many letters must be changed, added or removed to turn one word into the other (Levenshtein).
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -33,7 +33,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// CLI11 only says that a subcommand is required.
+// Prints the commands and the one with the most similar name. CLI11 would only say that a subcommand is required.
 int refuse_command(const CLI::App& app, const std::string& name) {
   std::string nearest;
   std::size_t best = std::max<std::size_t>(2, name.size() / 2);
@@ -50,14 +50,14 @@ int refuse_command(const CLI::App& app, const std::string& name) {
 
 }  // namespace
 
-int run_command(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
+int run_command(const std::vector<std::string>& arguments, const CommandContext& context) {
   CLI::App app("Functions in other processes, and plain messages to them.", "miniray");
   app.set_version_flag("--version", std::string("miniray ") + version);
   app.require_subcommand(1);
   int exit_code = EXIT_SUCCESS;
-  add_doctor(app, surroundings, exit_code);
+  add_doctor(app, context, exit_code);
   add_limits(app);
-  if (surroundings.add_more_subcommands) surroundings.add_more_subcommands(app);
+  if (context.add_more_subcommands) context.add_more_subcommands(app);
   app.footer(more_help);
   if (arguments.empty()) {
     std::fputs(app.help().c_str(), stderr);
@@ -67,7 +67,7 @@ int run_command(const std::vector<std::string>& arguments, const Surroundings& s
       subcommands_of(app), [&](const CLI::App* command) { return command->get_name() == arguments[0]; });
   if (!arguments[0].starts_with('-') && !is_known) return refuse_command(app, arguments[0]);
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as the library wants it
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them from the back
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == EXIT_SUCCESS ? EXIT_SUCCESS : usage_error;

@@ -1,4 +1,4 @@
-// The miniray command, for the programs that are it.
+// The miniray command line, for the programs that run it: the C++ command and the Python package.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@ class App;
 
 namespace miniray::cli {
 
-/// What a subcommand may need of the program that runs it.
-struct Surroundings {
-  std::string python = "python3";           ///< the interpreter on the nodes, if it is there
+/// What the subcommands need to know of the program that runs them.
+struct CommandContext {
+  std::string python = "python3";           ///< the interpreter to use on nodes that have it
   std::vector<std::string> attendant = {};  ///< see ClusterOptions
   std::function<void()> on_interrupt = {};  ///< see ChannelOptions
   std::function<void(CLI::App&)> add_more_subcommands = {};
 };
 
-/// Parses, calls, prints. Returns the exit code.
-int run_command(const std::vector<std::string>& arguments, const Surroundings& surroundings);
+/// Parses the arguments and runs the subcommand that they name. Prints errors to standard error. Returns the exit code.
+int run_command(const std::vector<std::string>& arguments, const CommandContext& context);
 
 }  // namespace miniray::cli

@@ -1,4 +1,4 @@
-// `miniray doctor`: what would make a training run hang or fail, before it starts.
+// `miniray doctor` runs check() on nodes, and prints what would make a training run on them hang or fail.
 #include "miniray/doctor.hpp"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ struct Options {
   bool json = false;
 };
 
-CheckReport examine(const Options& options, const Surroundings& surroundings) {
+CheckReport examine(const Options& options, const CommandContext& context) {
   std::vector<NodeConfig> nodes;
   for (const std::string& host : options.nodes) {
     NodeConfig& node = nodes.emplace_back(NodeConfig{host});
@@ -32,9 +32,9 @@ CheckReport examine(const Options& options, const Surroundings& surroundings) {
     node.ssh_key = options.ssh_key;
   }
   ClusterOptions cluster;
-  cluster.program = ServerProgram::python(surroundings.python);
-  cluster.attendant = surroundings.attendant;
-  cluster.worker.on_interrupt = surroundings.on_interrupt;
+  cluster.program = ServerProgram::python(context.python);
+  cluster.attendant = context.attendant;
+  cluster.worker.on_interrupt = context.on_interrupt;
   CheckOptions what;
   what.ports = options.ports;
   what.language_probe = "miniray.doctor.describe_python";
@@ -43,28 +43,31 @@ CheckReport examine(const Options& options, const Surroundings& surroundings) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code) {
+void add_doctor(CLI::App& app, const CommandContext& context, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("doctor", "Find what would make a training run hang or fail, on this machine or on several");
   command->footer(
       "It checks every pair of nodes, ports, names, versions, clocks, GPUs, shared memory and limits.\n"
-      "Each finding has its node, its cause and a cure.\n"
-      "Exit code 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n"
-      "2: the arguments make no sense, 130: Ctrl-C.");
+      "Each finding names its node, its cause and a cure.\n"
+      "Exit codes: 0: no problem (there may be warnings), 1: a problem, or the check itself failed,\n"
+      "2: the arguments are wrong, 130: Ctrl-C.");
   auto options = std::make_shared<Options>();
-  command->add_option("nodes", options->nodes, "As you would give them to ssh; without any, this machine");
-  command->add_option("--port", options->ports, "Must be free, and open between all nodes; may be given several times")
+  command->add_option("nodes", options->nodes, "The hosts, as you name them to ssh (default: this machine)");
+  command
+      ->add_option("--port", options->ports,
+                   "A port that must be free on all nodes, and reachable from all others; may be repeated")
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--workers", options->num_workers, "On each node")->capture_default_str();
+  command->add_option("--workers", options->num_workers, "The number of workers on each node")->capture_default_str();
   command->add_option("--gpus-per-worker", options->gpus_per_worker,
-                      "Each node must have enough: too few, or no GPU, is a problem");
-  command->add_option("--base-port", options->base_port, "Where the nodes' servers will listen; 0: any that is free");
-  command->add_option("--python", options->python_bin, "The interpreter on the nodes, which has MiniRay");
-  command->add_option("--ssh-key", options->ssh_key, "A file");
-  command->add_flag("--json", options->json, "One JSON object, for programs");
-  command->callback([options, surroundings, &exit_code] {
-    const CheckReport report = examine(*options, surroundings);
+                      "Check that each node has enough GPUs for its workers");
+  command->add_option("--base-port", options->base_port,
+                      "The port on which the nodes' servers will listen; 0: any free port");
+  command->add_option("--python", options->python_bin, "The Python interpreter on the nodes, which must have MiniRay");
+  command->add_option("--ssh-key", options->ssh_key, "The file of a private key for ssh");
+  command->add_flag("--json", options->json, "Print one JSON object, for programs");
+  command->callback([options, context, &exit_code] {
+    const CheckReport report = examine(*options, context);
     std::printf("%s", options->json ? (write_json(report.value()) + "\n").c_str() : report.text().c_str());
     std::fflush(stdout);
     exit_code = report.healthy() ? 0 : 1;

@@ -1,4 +1,4 @@
-// The subcommands of `miniray`. Each adds itself to the command line, and returns an exit code when it was chosen.
+// The subcommands of `miniray`. Each function adds one to the command line; the parser runs it if the user chose it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,15 +8,16 @@
 
 namespace miniray::cli {
 
-void add_doctor(CLI::App& app, const Surroundings& surroundings, int& exit_code);
+/// `exit_code` is set when the subcommand runs, and must outlive the parsing.
+void add_doctor(CLI::App& app, const CommandContext& context, int& exit_code);
 void add_limits(CLI::App& app);
 void add_worker_server(CLI::App& app);
 
-/// The Python command runs a server of its own, and shows it under the same name.
+/// The Python package has a worker-server of its own, and describes it with the same text.
 inline constexpr const char* worker_server_description =
     "Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key)";
 
-/// The function that "./library.so:function" names.
+/// Returns the function that "./library.so:function" names. Throws UsageError if there is none.
 [[nodiscard]] WorkFunction find_in_library(const std::string& name);
 
 }  // namespace miniray::cli

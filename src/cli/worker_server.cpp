@@ -1,4 +1,4 @@
-// `miniray worker-server`: runs a function of a shared library for every connection.
+// `miniray worker-server` runs a function of a shared library in a new worker for every connection.
 #include "miniray/worker_server.hpp"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 namespace miniray::cli {
 namespace {
 
-std::atomic<int> signal_that_came = 0;  // a signal handler can be told things in no other way
+std::atomic<int> received_signal = 0;  // global, because a signal handler can reach nothing else
 
 struct Options {
   std::string host = "0.0.0.0", work_fn;
@@ -28,12 +28,12 @@ void serve(const Options& options) {
   server_options.find_work = find_in_library;
   WorkerServer* serving = nullptr;
   server_options.on_interrupt = [&serving] {
-    if (signal_that_came != 0 && serving != nullptr) serving->stop();
+    if (received_signal != 0 && serving != nullptr) serving->stop();
   };
   WorkerServer server(options.host, options.port, options.work_fn.empty() ? nullptr : find_in_library(options.work_fn),
                       std::move(server_options));
   serving = &server;
-  for (const int number : {SIGINT, SIGTERM}) signal(number, [](int came) { signal_that_came = came; });
+  for (const int number : {SIGINT, SIGTERM}) signal(number, [](int received) { received_signal = received; });
   std::printf("listening on %s:%d, running %s; Ctrl-C ends it and its workers\n", options.host.c_str(), server.port(),
               options.work_fn.empty() ? "what connections ask for" : options.work_fn.c_str());
   std::fflush(stdout);
@@ -47,7 +47,8 @@ WorkFunction find_in_library(const std::string& name) {
   if (colon == std::string::npos || colon == 0 || colon + 1 == name.size())
     throw UsageError("a work function is named \"./library.so:function\", not \"" + name + "\"");
   const std::string path = name.substr(0, colon), symbol = name.substr(colon + 1);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+  void* library =
+      dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: its functions run until the process ends
   if (library == nullptr) throw UsageError("cannot load " + path + ": " + dlerror());
   auto* function = reinterpret_cast<void (*)(Handle&)>(dlsym(library, symbol.c_str()));
   if (function == nullptr)
@@ -60,11 +61,12 @@ void add_worker_server(CLI::App& app) {
   CLI::App* command = app.add_subcommand("worker-server", worker_server_description);
   auto options = std::make_shared<Options>();
   command->add_option("--host", options->host, "The address to listen on")->capture_default_str();
-  command->add_option("--port", options->port, "0: any that is free")->capture_default_str();
-  command->add_option("--workers", options->workers, "At most so many at a time (0: as many as come)");
-  command->add_option("--work-fn", options->work_fn,
-                      "./library.so:function, where the function is extern \"C\" void f(miniray::Handle&). Without it, "
-                      "connections must say what to run");
+  command->add_option("--port", options->port, "The port to listen on; 0: any free port")->capture_default_str();
+  command->add_option("--workers", options->workers, "The largest number of workers at a time (0: no limit)");
+  command->add_option(
+      "--work-fn", options->work_fn,
+      "./library.so:function, where the function is extern \"C\" void f(miniray::Handle&). Without this "
+      "option, each connection must name its function");
   command->callback([options] { serve(*options); });
 }
 

@@ -45,7 +45,7 @@ std::optional<std::size_t> Broadcaster::node_of(Worker& worker) const {
 
 void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
                        const std::function<RemoteAddress(std::size_t node)>& server_of) {
-  const Unsupervised tells_of_deaths(workers);
+  const Unsupervised tells_of_deaths(workers);  // a restart of one worker must not delay the others
   std::map<std::size_t, std::vector<Worker*>> by_node;
   std::vector<Worker*> elsewhere;
   for (Worker* worker : workers) {
@@ -56,7 +56,7 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
       by_node[*node].push_back(worker);
   }
 
-  // The numbers by which the large buffers are known, the same on every node.
+  // Each large buffer gets a number, which is the same on every node.
   Message named = message;
   List numbers, buffers;
   named.places.resize(message.buffers.size());
@@ -68,6 +68,7 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
         reinterpret_cast<const std::uint8_t*>(message.buffers[i].data), message.buffers[i].size)));
   }
 
+  // The first failure is thrown at the end, when all workers that can be reached have the message.
   std::exception_ptr failure;
   const auto attempt = [&](const auto& action) {
     try {
@@ -78,14 +79,14 @@ void Broadcaster::send(std::span<Worker* const> workers, const Message& message,
   };
   for (auto& [node, there] : by_node) {
     bool supplied = false;
-    if (!numbers.empty() && there.size() > 1) {
+    if (!numbers.empty() && there.size() > 1) {  // for a single worker, a link would save nothing
       List pids;
       for (const Worker* worker : there) pids.emplace_back(static_cast<std::int64_t>(worker->pid()));
       try {
         link(node, server_of)
             .send(Value{{"numbers", Value(numbers)}, {"workers", Value(std::move(pids))}, {"buffers", Value(buffers)}});
         supplied = true;
-      } catch (const Error&) {  // then each gets its own copy, or its own connection says what is wrong
+      } catch (const Error&) {  // each worker gets its own copy instead; if it died, that send throws
         links_.erase(node);
       }
     }

@@ -1,5 +1,5 @@
-// One message to many workers. It is encoded once by the caller; a large buffer goes to each node once, over a link to
-// the node's server, and the workers' own messages only name it.
+// The Broadcaster sends one encoded message to many workers. A large buffer crosses the network once for each node,
+// over a link to the node's server; the messages to the workers only name it.
 #pragma once
 
 #include <functional>
@@ -15,20 +15,20 @@
 
 namespace miniray {
 
-/// A link to a worker server, over which buffers for several of its workers go.
+/// Connects to a worker server to send buffers for several of its workers. Throws Refused, UnknownHost or TimeoutError.
 [[nodiscard]] Channel connect_link(const RemoteAddress& server);
 
 class Broadcaster {
  public:
-  /// The worker is on that node.
+  /// Registers a worker of this node.
   void add(Worker& worker, std::size_t node) { node_of_[&worker.channel()] = {node, worker.pid()}; }
-  void forget(Worker& worker) { node_of_.erase(&worker.channel()); }
-  /// The node has a new server.
-  void forget_server(std::size_t node) { links_.erase(node); }
-  /// Nothing if it was never added.
+  void drop(Worker& worker) { node_of_.erase(&worker.channel()); }
+  /// Drops the link to the node's server, because the node gets a new server.
+  void drop_link(std::size_t node) { links_.erase(node); }
+  /// Returns the node of a registered worker; nullopt if it is not registered.
   [[nodiscard]] std::optional<std::size_t> node_of(Worker& worker) const;
-  /// To all of them, even if one cannot be reached; then throws what it threw. `server_of` says where a node's server
-  /// is.
+  /// Sends to all workers, also to those that are not registered. If some cannot be reached, the others still get the
+  /// message, and then it throws the first error. `server_of` returns the address of a node's server.
   void send(std::span<Worker* const> workers, const Message& message,
             const std::function<RemoteAddress(std::size_t node)>& server_of);
 
@@ -37,9 +37,9 @@ class Broadcaster {
 
   struct Place {
     std::size_t node;
-    pid_t pid;  // another worker may be where one was that is gone
+    pid_t pid;  // tells a registered worker from another whose channel has the same address in memory
   };
-  std::map<const Channel*, Place> node_of_;  // a channel stays where it is, though its worker is moved
+  std::map<const Channel*, Place> node_of_;  // a channel keeps its address when its Worker object is moved
   std::map<std::size_t, Channel> links_;
   std::uint64_t last_number_ = 0;
 };

@@ -2,105 +2,38 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <list>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/error_text.hpp"
-#include "cluster/broadcast.hpp"
-#include "cluster/gpu_plan.hpp"
-#include "cluster/node_config.hpp"
+#include "cluster/cluster_state.hpp"
 #include "cluster/probe.hpp"
 #include "cluster/program.hpp"
-#include "cluster/replacement.hpp"
-#include "launch/node_servers.hpp"
 #include "worker/close_all.hpp"
 #include "worker/connect_workers.hpp"
 
 namespace miniray {
 namespace {
 
-// An sshd that forwards nothing only closes what came through the tunnel.
+// An sshd that does not forward Unix-domain sockets gives no reason: it closes the connections of the tunnel.
 std::string with_tunnel_hint(const std::string& text) {
   constexpr std::string_view closed = "it closed the connection";
   const std::size_t at = text.find(closed);
   if (at == std::string::npos) return text;
   return text.substr(0, at + closed.size()) +
          ". Its sshd probably does not forward Unix-domain sockets: set AllowStreamLocalForwarding yes in its "
-         "sshd_config, or do without tunnel";
+         "sshd_config, or do not use tunnel";
 }
 
 }  // namespace
-
-class Cluster::State {
- public:
-  State(std::vector<NodeConfig> nodes, ClusterOptions options);
-  void launch(const std::string& work_fn);
-  [[nodiscard]] bool launched() const { return servers_.launched(); }
-  void relaunch(std::size_t node, std::optional<double> timeout_s);
-  [[nodiscard]] std::vector<Worker> connect(const std::string& work_fn, const StartOptions& options);
-  [[nodiscard]] std::vector<Worker> connect_probes(const std::vector<std::size_t>& nodes);
-  [[nodiscard]] Worker replace(Worker& worker, std::optional<std::size_t> node);
-  [[nodiscard]] std::size_t node_of(Worker& worker) const;
-  [[nodiscard]] std::size_t position_of(const std::string& node) const;
-  void broadcast(std::span<Worker* const> workers, const Message& message);
-  [[nodiscard]] Channel open_link(std::size_t node);
-  void stop(std::span<Worker* const> others, Closing how);
-  [[nodiscard]] std::vector<Worker*> all_workers();
-  [[nodiscard]] const std::vector<Server>& servers() const { return servers_.servers(); }
-
-  [[nodiscard]] const std::vector<NodeConfig>& nodes() const { return nodes_; }
-  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-
-  ClusterOptions options;
-  std::mutex mutex;  // a pool replaces workers in a thread of its own
-  std::list<std::vector<Worker>> started;
-  std::set<int> ports_given;
-
- private:
-  friend class Replacement;
-  friend struct Replacement::Inside;
-  // What a worker was started with, so that another can take its place.
-  struct Origin {
-    std::string work_fn;
-    std::size_t home;
-    WorkerPlace place;
-  };
-  // Where the workers shall be, on which node each is, and what they are started with.
-  struct Wanted {
-    std::vector<RemoteAddress> addresses;
-    std::vector<std::size_t> nodes;
-    std::vector<Origin> origins;
-  };
-  void require_node(std::size_t node) const;
-  [[nodiscard]] std::vector<std::size_t> chosen(const std::vector<std::size_t>& positions) const;
-  void want(Wanted& all, std::size_t node, const Origin& origin);
-  [[nodiscard]] Wanted wanted(const std::string& work_fn, const StartOptions& start);
-  [[nodiscard]] std::vector<Worker> connect(const Wanted& wanted);
-  [[nodiscard]] std::vector<Worker> connect_and_know(Wanted wanted);
-  void know(Worker& worker, std::size_t node, Origin origin);
-  [[nodiscard]] Origin forget(Worker& worker);
-  void learn_machines(const std::vector<std::size_t>& nodes);
-
-  std::vector<NodeConfig> nodes_;
-  std::vector<std::string> names_;
-  NodeServers servers_;
-  std::vector<int> labelled_;                 // how many workers each node has had
-  std::map<std::size_t, Machine> machines_;   // of the nodes that were asked for theirs
-  std::map<const Channel*, Origin> origins_;  // of the workers that are the broadcaster's too
-  bool told_of_no_gpu_ = false;
-  Broadcaster broadcaster_;
-};
 
 Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
     : options(std::move(given)),
       nodes_(std::move(nodes)),
       names_(miniray::node_names(nodes_)),
       servers_(nodes_, names_, options),
-      labelled_(nodes_.size(), 0) {
-  if (nodes_.empty()) throw UsageError("a cluster needs at least one node");
+      labels_used_(nodes_.size(), 0) {
+  if (nodes_.empty()) throw UsageError("a cluster needs at least one node, and nodes is empty");
   for (const NodeConfig& node : nodes_) check(node);
   if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
         options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
@@ -108,20 +41,21 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
   if (options.output.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
-  if (error) throw UsageError("cannot make the folder " + options.output + " for output: " + error.message());
+  if (error) throw UsageError("cannot make the folder " + options.output + " (output): " + error.message());
 }
 
 void Cluster::State::launch(const std::string& work_fn) {
   if (!options.program.command) options.program = this_program();
   if (options.attendant.empty()) options.attendant = this_programs_attendant();
   servers_.launch(work_fn);
-  labelled_.assign(nodes_.size(), 0);
+  labels_used_.assign(nodes_.size(), 0);
 }
 
 void Cluster::State::require_node(std::size_t node) const {
   if (node >= nodes_.size())
-    throw UsageError("the cluster has " + std::to_string(nodes_.size()) + " nodes, from 0 on; there is no node " +
-                     std::to_string(node));
+    throw UsageError(
+        "the cluster has no node " + std::to_string(node) +
+        (nodes_.size() == 1 ? "; its only node is 0" : "; its nodes are 0 to " + std::to_string(nodes_.size() - 1)));
 }
 
 std::size_t Cluster::State::position_of(const std::string& node) const {
@@ -136,21 +70,21 @@ std::size_t Cluster::State::position_of(const std::string& node) const {
 
 void Cluster::State::relaunch(std::size_t node, std::optional<double> timeout_s) {
   require_node(node);
-  broadcaster_.forget_server(node);
+  broadcaster_.drop_link(node);  // it leads to the old server
   servers_.relaunch(node, timeout_s.value_or(options.start_timeout_s));
 }
 
 std::vector<std::size_t> Cluster::State::chosen(const std::vector<std::size_t>& positions) const {
   for (const std::size_t node : positions) require_node(node);
   if (std::set<std::size_t>(positions.begin(), positions.end()).size() != positions.size())
-    throw UsageError("a node is chosen twice");
+    throw UsageError("nodes names a node twice");
   if (!positions.empty()) return positions;
   std::vector<std::size_t> all(nodes_.size());
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
 
-// Found out once, by a process on each node that is gone when the driver has answered.
+// A probe asks the driver on each node whose hardware is not known yet. The probes end with this function.
 void Cluster::State::learn_machines(const std::vector<std::size_t>& nodes) {
   std::vector<std::size_t> unknown;
   for (const std::size_t node : nodes)
@@ -161,20 +95,20 @@ void Cluster::State::learn_machines(const std::vector<std::size_t>& nodes) {
     machines_[unknown[i]] = machine_from(probes[i].recv({{}, options.start_timeout_s}));
 }
 
-void Cluster::State::want(Wanted& all, std::size_t node, const Origin& origin) {
-  const auto before = static_cast<std::size_t>(std::ranges::count(all.nodes, node));
-  RemoteOptions& remote = all.addresses.emplace_back(servers_.address_of(node)).options;
+void Cluster::State::add_to_plan(ConnectPlan& plan, std::size_t node, const Origin& origin) {
+  const auto before = static_cast<std::size_t>(std::ranges::count(plan.nodes, node));
+  RemoteOptions& remote = plan.addresses.emplace_back(servers_.address_of(node)).options;
   remote.work_fn = origin.work_fn;
-  remote.label = names_[node] + "/" + std::to_string(static_cast<std::size_t>(labelled_[node]) + before);
+  remote.label = names_[node] + "/" + std::to_string(static_cast<std::size_t>(labels_used_[node]) + before);
   remote.worker.name = remote.label + (origin.work_fn.empty() ? "" : ", " + origin.work_fn);
   remote.environment = origin.place.environment;
-  if (node == origin.home) remote.cpus = origin.place.cpus;  // elsewhere the GPUs have other neighbours
-  all.nodes.push_back(node);
-  all.origins.push_back(origin);
+  if (node == origin.home) remote.cpus = origin.place.cpus;  // on another node, other CPUs are next to the GPUs
+  plan.nodes.push_back(node);
+  plan.origins.push_back(origin);
 }
 
-Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const StartOptions& start) {
-  Wanted all;
+Cluster::State::ConnectPlan Cluster::State::plan_workers(const std::string& work_fn, const StartOptions& start) {
+  ConnectPlan plan;
   std::string without_gpu;
   const std::vector<std::size_t> nodes = chosen(start.nodes);
   servers_.require_up(nodes);
@@ -184,6 +118,7 @@ Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const 
     check_gpus_per_worker(gpus_on(node), names_[node]);
     if (gpus_on(node) > 0 || !start.gpus.empty()) with_gpus.push_back(node);
   }
+  // To ask for the hardware costs a process on the node, so a start without GPUs does not ask.
   learn_machines(with_gpus);
   for (const std::size_t node : nodes) {
     const int workers = start.num_workers.value_or(nodes_[node].num_workers);
@@ -193,25 +128,26 @@ Cluster::State::Wanted Cluster::State::wanted(const std::string& work_fn, const 
       places = plan_gpus(machines_[node], names_[node], workers, gpus_on(node), start);
       if (machines_[node].gpus.empty()) without_gpu += (without_gpu.empty() ? "" : ", ") + names_[node];
     }
-    for (const WorkerPlace& place : places) want(all, node, {work_fn, node, place});
+    for (const WorkerPlace& place : places) add_to_plan(plan, node, {work_fn, node, place});
   }
-  if (!without_gpu.empty() && options.progress && !std::exchange(told_of_no_gpu_, true))
+  if (!without_gpu.empty() && options.progress && !std::exchange(warned_of_no_gpu_, true))
     std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without_gpu.c_str());
-  return all;
+  return plan;
 }
 
-std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
+std::vector<Worker> Cluster::State::connect(const ConnectPlan& plan) {
   std::vector<ConnectFailure> failures;
-  std::vector<std::unique_ptr<Worker::State>> states = connect_workers(wanted.addresses, failures);
-  if (!failures.empty()) {  // one line for each node; its workers fail alike
+  std::vector<std::unique_ptr<Worker::State>> states = connect_workers(plan.addresses, failures);
+  if (!failures.empty()) {
+    // One failure is reported for each node, because the workers of a node fail for the same reason.
     std::vector<ClusterError::Failure> told;
     for (const ConnectFailure& failure : failures) {
-      const std::size_t at = wanted.nodes[failure.address];
+      const std::size_t at = plan.nodes[failure.address];
       if (std::ranges::find(told, names_[at], &ClusterError::Failure::node) == told.end())
         told.push_back(
             {names_[at], servers_.tunnelled(at) ? with_tunnel_hint(text_of(failure.error)) : text_of(failure.error)});
     }
-    throw ClusterError(std::set<std::size_t>(wanted.nodes.begin(), wanted.nodes.end()).size(), std::move(told));
+    throw ClusterError(std::set<std::size_t>(plan.nodes.begin(), plan.nodes.end()).size(), std::move(told));
   }
   std::vector<Worker> workers;
   workers.reserve(states.size());
@@ -219,50 +155,51 @@ std::vector<Worker> Cluster::State::connect(const Wanted& wanted) {
   return workers;
 }
 
-std::vector<Worker> Cluster::State::connect_and_know(Wanted wanted) {
-  std::vector<Worker> workers = connect(wanted);
-  for (std::size_t i = 0; i < workers.size(); ++i) know(workers[i], wanted.nodes[i], std::move(wanted.origins[i]));
+std::vector<Worker> Cluster::State::connect_and_register(ConnectPlan plan) {
+  std::vector<Worker> workers = connect(plan);
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    register_worker(workers[i], plan.nodes[i], std::move(plan.origins[i]));
   return workers;
 }
 
-void Cluster::State::know(Worker& worker, std::size_t node, Origin origin) {
+void Cluster::State::register_worker(Worker& worker, std::size_t node, Origin origin) {
   broadcaster_.add(worker, node);
   origins_[&worker.channel()] = std::move(origin);
-  ++labelled_[node];
+  ++labels_used_[node];
 }
 
 std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const StartOptions& start) {
-  return connect_and_know(wanted(work_fn, start));
+  return connect_and_register(plan_workers(work_fn, start));
 }
 
 std::vector<Worker> Cluster::State::connect_probes(const std::vector<std::size_t>& nodes) {
   servers_.require_up(nodes);
-  Wanted all;
+  ConnectPlan plan;
   for (const std::size_t i : nodes) {
-    RemoteOptions& remote = all.addresses.emplace_back(servers_.address_of(i)).options;
+    RemoteOptions& remote = plan.addresses.emplace_back(servers_.address_of(i)).options;
     remote.work_fn = probe_function;
     remote.label = names_[i] + "/probe";
     remote.worker.name = remote.label;
-    all.nodes.push_back(i);
+    plan.nodes.push_back(i);
   }
-  return connect(all);
+  return connect(plan);
 }
 
 Worker Cluster::State::replace(Worker& worker, std::optional<std::size_t> node) {
   const std::size_t at = node.value_or(node_of(worker));
   require_node(at);
   servers_.require_up({at});
-  Wanted all;
-  want(all, at, origins_.at(&worker.channel()));
-  std::vector<Worker> made = connect_and_know(std::move(all));
-  (void)forget(worker);
+  ConnectPlan plan;
+  add_to_plan(plan, at, origins_.at(&worker.channel()));
+  std::vector<Worker> made = connect_and_register(std::move(plan));
+  (void)drop_worker(worker);  // last, so that a replacement that failed can be tried again
   return std::move(made.front());
 }
 
-Cluster::State::Origin Cluster::State::forget(Worker& worker) {
+Cluster::State::Origin Cluster::State::drop_worker(Worker& worker) {
   auto origin = origins_.extract(&worker.channel());
   if (!origin) throw UsageError(worker.name() + " is not a worker of this cluster, or the cluster was stopped");
-  broadcaster_.forget(worker);
+  broadcaster_.drop(worker);
   return std::move(origin.mapped());
 }
 
@@ -285,7 +222,8 @@ std::vector<Worker*> Cluster::State::all_workers() {
   return all;
 }
 
-// A server that is stuck cannot tell of its workers, so the end of the servers must not wait for that.
+// A server that hangs cannot report that its workers have ended. So the wait for the workers has a limit, and the
+// servers are ended even if some workers did not report.
 void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
   std::vector<Worker*> workers = all_workers();
   workers.insert(workers.end(), others.begin(), others.end());
@@ -306,10 +244,10 @@ void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
   ports_given.clear();
   try {
     servers_.finish(interrupt || how != Closing::finish);
-  } catch (...) {  // the end of the attendants ends them
+  } catch (...) {  // NodeServers has dropped its attendants by now, which kills the servers
     if (!interrupt) interrupt = std::current_exception();
   }
-  closer.drop_rest();  // with their servers, which could not tell
+  closer.drop_rest();  // the workers that did not report have ended with their servers
   started.clear();
   if (interrupt) std::rethrow_exception(interrupt);
 }
@@ -323,7 +261,7 @@ Cluster::~Cluster() {
   if (!state_) return;
   try {
     state_->stop({}, Closing::finish);
-  } catch (const std::exception&) {  // an interrupt; all has ended
+  } catch (const std::exception&) {  // an interrupt, which stop() throws after everything has ended
   }
 }
 
@@ -365,9 +303,10 @@ std::span<Worker> Cluster::start(const std::string& work_fn, const StartOptions&
   const bool first = !state_->launched();
   if (first) state_->launch(work_fn);
   try {
+    // A list, because the span that is returned must stay valid when start() is called again.
     return state_->started.emplace_back(state_->connect(work_fn, options));
   } catch (...) {
-    if (first) state_->stop({}, Closing::interrupt);
+    if (first) state_->stop({}, Closing::interrupt);  // leaves everything as it was before the call
     throw;
   }
 }
@@ -393,86 +332,6 @@ void Cluster::stop(std::span<Worker* const> workers, Closing how) {
 std::vector<Cluster::Server> Cluster::servers() const {
   const std::scoped_lock lock(state_->mutex);
   return state_->servers();
-}
-
-// The replacement of a worker, without waiting.
-
-struct Replacement::Inside {
-  Inside(Cluster::State& cluster, Worker& gone, std::size_t at)
-      : state(cluster), node(at), origin(cluster.forget(gone)) {}
-
-  void connect() {
-    state.servers_.require_up({node});
-    Cluster::State::Wanted wanted;
-    state.want(wanted, node, origin);
-    connection = std::make_unique<WorkerConnection>(std::move(wanted.addresses.front()));
-  }
-  std::optional<Worker> connected() {
-    if (!connection) connect();
-    std::optional<Worker> worker = connection->advance();
-    if (!worker) return std::nullopt;
-    connection.reset();
-    state.know(*worker, node, origin);
-    return worker;
-  }
-  void relaunch() {
-    connection.reset();
-    state.broadcaster_.forget_server(node);
-    state.servers_.begin_relaunch(node, limits::pool_relaunch_ms / 1000.0);
-    relaunching = true;
-  }
-
-  Cluster::State& state;
-  std::size_t node;
-  Cluster::State::Origin origin;
-  std::unique_ptr<WorkerConnection> connection = {};
-  bool relaunching = false;
-  bool fresh_server = false;  // since the attempt began
-};
-
-Replacement::Replacement(Cluster& cluster, Worker& gone, std::size_t node) {
-  const std::scoped_lock lock(cluster.state_->mutex);
-  inside_ = std::make_unique<Inside>(*cluster.state_, gone, node);
-}
-Replacement::~Replacement() = default;
-
-std::optional<Worker> Replacement::advance() {
-  const std::unique_lock lock(inside_->state.mutex, std::try_to_lock);
-  if (!lock) return std::nullopt;  // the cluster's user is at it
-  if (inside_->relaunching) {
-    try {
-      if (!inside_->state.servers_.advance_relaunch(inside_->node)) return std::nullopt;
-    } catch (...) {
-      inside_->relaunching = false;
-      throw;
-    }
-    inside_->relaunching = false;
-    inside_->fresh_server = true;
-  }
-  try {
-    return inside_->connected();
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {
-    inside_->connection.reset();
-    if (std::exchange(inside_->fresh_server, false))
-      throw ClusterError(1, {{inside_->state.names()[inside_->node], error.what()}});
-    inside_->relaunch();  // its server may be gone
-    return std::nullopt;
-  }
-}
-
-std::optional<Channel> Replacement::new_link() {
-  if (!std::exchange(inside_->fresh_server, false)) return std::nullopt;
-  const std::unique_lock lock(inside_->state.mutex, std::try_to_lock);
-  if (!lock) return std::nullopt;
-  RemoteAddress server = inside_->state.servers_.address_of(inside_->node);
-  server.options.connect_timeout_s = limits::new_link_ms / 1000.0;
-  try {
-    return connect_link(server);
-  } catch (const Error&) {  // each worker of the node then gets its own copy of what is large
-    return std::nullopt;
-  }
 }
 
 }  // namespace miniray

@@ -1,5 +1,5 @@
-// Clusters of local nodes: the same servers and connections as elsewhere, without ssh. Real hosts are in
-// tests/cluster_test.py.
+// Tests of clusters with local nodes: the servers and connections are those of remote nodes, but without ssh.
+// tests/cluster_test.py has other hosts.
 #include "miniray/cluster.hpp"
 
 #include <doctest/doctest.h>
@@ -39,7 +39,7 @@ TEST_CASE("workers of several nodes, in order, and two sets side by side") {
   CHECK(echoes[0].name().find("at localhost (localhost/0, test_echo)") != std::string::npos);
 }
 
-TEST_CASE("a broadcast reaches everybody, its large buffers once for each node") {
+TEST_CASE("a broadcast reaches every worker, and its large buffers each node once") {
   Cluster cluster({local(3), local(1)});
   (void)cluster.start("test_echo");
   const Array large = Array::zeros<double>({100'000});
@@ -61,7 +61,7 @@ TEST_CASE("a gather that fails loses nothing") {
   CHECK(cluster.gather() == std::vector<Value>{Value("first"), Value("second")});
 }
 
-TEST_CASE("nothing is left after stop, nor after the object") {
+TEST_CASE("no process is left after the cluster's end") {
   pid_t worker = 0;
   std::int64_t server = 0;
   {
@@ -108,7 +108,7 @@ TEST_CASE("every node that fails is named, with its cause") {
                        doctest::Contains("has no work function \"nothing\""), ClusterError);
 }
 
-TEST_CASE("a configuration that cannot be right is refused at once") {
+TEST_CASE("a configuration that is not valid is refused at once") {
   CHECK_THROWS_AS(Cluster({}), UsageError);
   CHECK_THROWS_AS(Cluster({NodeConfig{.host = "-oProxyCommand=evil"}}), UsageError);
   CHECK_THROWS_AS(Cluster({NodeConfig{.host = "a", .num_workers = 0}}), UsageError);
@@ -154,12 +154,12 @@ TEST_CASE("workers on some nodes only") {
                        UsageError);
   options.nodes = {3};
   CHECK_THROWS_WITH_AS((void)cluster.connect_to_servers("test_echo", options),
-                       "the cluster has 3 nodes, from 0 on; there is no node 3", UsageError);
+                       "the cluster has no node 3; its nodes are 0 to 2", UsageError);
   options.nodes = {1, 1};
   CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo", options), UsageError);
 }
 
-TEST_CASE("a worker is replaced where it was, with what it had") {
+TEST_CASE("a worker is replaced on its node, with its GPUs") {
   NodeConfig node = local(2);
   node.gpus_per_worker = 2;
   node.env = described_machine();
@@ -177,7 +177,7 @@ TEST_CASE("a worker is replaced where it was, with what it had") {
   CHECK_THROWS_AS((void)cluster.replace(stranger), UsageError);
 }
 
-TEST_CASE("a server that died is launched again, and the other nodes go on") {
+TEST_CASE("a server that died is launched again, and the other nodes are not disturbed") {
   Cluster cluster({local(1), local(1)});
   const std::span<Worker> workers = cluster.start("test_echo");
   const auto old = static_cast<pid_t>(cluster.servers().at(1).pid);
@@ -185,7 +185,7 @@ TEST_CASE("a server that died is launched again, and the other nodes go on") {
   kill(old, SIGKILL);
   CHECK_THROWS_AS((void)workers[1].recv(), WorkerDied);
   CHECK_THROWS_AS((void)cluster.replace(workers[1]), ClusterError);
-  for (int i = 0; i < 2; ++i) {  // what runs is ended, too
+  for (int i = 0; i < 2; ++i) {  // the second time, the server that runs is ended
     cluster.relaunch(1);
     CHECK(cluster.servers().at(1).pid != old);
     workers[1] = cluster.replace(workers[1]);
@@ -205,7 +205,8 @@ TEST_CASE("a node that cannot be launched again has no server until it can") {
   const std::span<Worker> workers = cluster.start("test_echo");
   REQUIRE(rmdir(folder) == 0);
   CHECK_THROWS_WITH_AS(cluster.relaunch(1), doctest::Contains("1 of 1 node failed"), ClusterError);
-  CHECK_THROWS_WITH_AS((void)cluster.replace(workers[1]), doctest::Contains("relaunch() brings it back"), ClusterError);
+  CHECK_THROWS_WITH_AS((void)cluster.replace(workers[1]),
+                       doctest::Contains("the node has no server. Call relaunch() to try again"), ClusterError);
   CHECK_THROWS_AS((void)cluster.connect_to_servers("test_echo"), ClusterError);
   REQUIRE(mkdir(folder, 0700) == 0);
   cluster.relaunch(1);

@@ -13,7 +13,7 @@
 namespace miniray {
 namespace {
 
-std::string what_happened(int error) {
+std::string outcome_of(int error) {
   return error == ECONNREFUSED ? "refused" : error == ETIMEDOUT ? "silent" : std::generic_category().message(error);
 }
 
@@ -24,14 +24,14 @@ Dial::Dial(const Value& to, int timeout_ms) : token_(to["token"].string()), unti
     socket_ =
         network::begin_connect(network::resolve(to["host"].string(), static_cast<int>(to["port"].integer())).front());
   } catch (const SystemError& error) {
-    outcome_ = what_happened(error.error_number());
+    outcome_ = outcome_of(error.error_number());
   } catch (const UnknownHost&) {
     outcome_ = "unknown";
   }
 }
 
 pollfd Dial::interest() const {
-  return {over() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
+  return {done() ? -1 : socket_.get(), static_cast<short>(connected_ ? POLLIN : POLLOUT), 0};
 }
 
 void Dial::end(std::string outcome) {
@@ -40,13 +40,13 @@ void Dial::end(std::string outcome) {
 }
 
 void Dial::advance(bool ready) {
-  if (over()) return;
+  if (done()) return;
   if (!ready) {
     if (until_.passed()) end(connected_ ? "mute" : "silent");
     return;
   }
   if (!connected_) {
-    if (const int error = network::connect_error(socket_.get()); error != 0) return end(what_happened(error));
+    if (const int error = network::connect_error(socket_.get()); error != 0) return end(outcome_of(error));
     connected_ = true;
     return;
   }
@@ -54,8 +54,9 @@ void Dial::advance(bool ready) {
   const system::Transfer transfer = system::receive(socket_.get(), room, system::Block::no, nullptr);
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
   const bool moved = transfer.outcome == system::Transfer::Outcome::moved;
-  if (moved) heard_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
-  if (!moved || heard_.size() >= token_.size()) end(heard_ == token_ ? "" : "stranger");
+  if (moved) received_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+  // Nothing follows the token, so longer data comes from another program.
+  if (!moved || received_.size() >= token_.size()) end(received_ == token_ ? "" : "stranger");
 }
 
 void Dials::add(const List& to, int timeout_ms) {
@@ -67,7 +68,7 @@ void Dials::begin_more() {
   while (active_.size() < limits::dials_max && begun_ < wanted_.size()) {
     Active& active = active_.emplace_back(Active{begun_, Dial(wanted_[begun_].first, wanted_[begun_].second)});
     ++begun_;
-    if (!active.dial.over()) continue;
+    if (!active.dial.done()) continue;  // it is under way; else it failed at once
     results_.emplace_back(active.number, active.dial.outcome());
     active_.pop_back();
   }
@@ -88,14 +89,14 @@ int Dials::poll_ms(int slice_ms) const {
 void Dials::advance(const pollfd* watched) {
   for (std::size_t i = 0; i < active_.size(); ++i) {
     active_[i].dial.advance(watched[i].revents != 0);
-    if (active_[i].dial.over()) results_.emplace_back(active_[i].number, active_[i].dial.outcome());
+    if (active_[i].dial.done()) results_.emplace_back(active_[i].number, active_[i].dial.outcome());
   }
-  std::erase_if(active_, [](const Active& active) { return active.dial.over(); });
+  std::erase_if(active_, [](const Active& active) { return active.dial.done(); });
   begin_more();
 }
 
 std::vector<std::string> Dials::take() {
-  std::ranges::sort(results_);
+  std::ranges::sort(results_);  // by number: attempts end in any order
   std::vector<std::string> outcomes;
   for (auto& [number, outcome] : results_) outcomes.push_back(std::move(outcome));
   *this = {};
@@ -105,7 +106,7 @@ std::vector<std::string> Dials::take() {
 std::vector<std::string> dial_all(const List& to, int timeout_ms, const std::function<void()>& on_interrupt) {
   Dials dials;
   dials.add(to, timeout_ms);
-  while (!dials.over()) {
+  while (!dials.done()) {
     std::vector<pollfd> watched = dials.interests();
     (void)system::poll_many(watched, dials.poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();

@@ -16,7 +16,7 @@ std::vector<std::size_t> Gathered::missing() const {
 }
 
 Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions& options) {
-  const Unsupervised tells_of_deaths(workers);
+  const Unsupervised tells_of_deaths(workers);  // a restart of one worker must not delay the others
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
   Gathered gathered;
   gathered.messages.resize(workers.size());
@@ -28,7 +28,7 @@ Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions&
       const std::vector<std::size_t> ready = wait_any(silent, deadline.seconds_left());
       if (ready.empty()) break;
       for (const std::size_t at : ready) {
-        if (gathered.failed) break;  // what others have to say is for a later call
+        if (gathered.failed) break;  // a later call receives from the others
         try {
           gathered.messages[missing[at]] = silent[at]->receive({options.max_size, {}});
         } catch (const Error&) {
@@ -67,7 +67,7 @@ std::vector<Message> Cluster::gather(std::span<Worker* const> workers, const Rec
     silent += (silent.empty() ? "" : ", ") + workers[position]->name();
   put_back(workers, gathered);
   if (gathered.error) std::rethrow_exception(gathered.error);
-  throw TimeoutError("nothing came within the time-out from " + silent);
+  throw TimeoutError("no message came within the time-out from " + silent);
 }
 
 }  // namespace miniray

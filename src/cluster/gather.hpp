@@ -1,4 +1,5 @@
-// The next message of each of several workers. A worker that has failed is noticed at once, though others are silent.
+// Receives the next message of each of several workers. A worker that fails is noticed at once, even while other
+// workers send nothing.
 #pragma once
 
 #include <exception>
@@ -11,20 +12,20 @@
 namespace miniray {
 
 struct Gathered {
-  std::vector<std::optional<Message>> messages;  ///< by worker; none where it has not come
-  std::optional<std::size_t> failed;             ///< the first worker that has nothing more to send
-  std::exception_ptr error;                      ///< and why
+  std::vector<std::optional<Message>> messages;  ///< by worker; nullopt where no message has come
+  std::optional<std::size_t> failed;             ///< the first worker that failed
+  std::exception_ptr error;                      ///< its error
 
   [[nodiscard]] std::vector<std::size_t> missing() const;
   [[nodiscard]] bool complete() const { return missing().empty(); }
 };
 
-/// Ends when all are there, one has failed, or the time is over. Other exceptions than MiniRay's go through, and lose
-/// nothing.
+/// Returns when all messages have come, one worker has failed, or the time is over. If on_interrupt throws, it puts all
+/// messages back and throws the exception.
 [[nodiscard]] Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions& options);
-/// Undoes it: each message is its worker's next again.
+/// Undoes gather_messages(): each message is again the next one of its worker.
 void put_back(std::span<Worker* const> workers, Gathered& gathered);
-/// The messages, if they are complete.
+/// Moves the messages out. They must be complete.
 [[nodiscard]] std::vector<Message> take_messages(Gathered& gathered);
 
 }  // namespace miniray

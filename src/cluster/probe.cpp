@@ -19,7 +19,7 @@
 namespace miniray {
 namespace {
 
-constexpr int token_bytes = 8;  // twice as many characters
+constexpr int token_bytes = 8;  // in hexadecimal, 16 characters
 
 Value machine_facts() {
   const Machine machine = discover_machine();
@@ -63,7 +63,7 @@ Value facts(const std::string& token) {
   const system::Room memory = system::room_at("/dev/shm");
   const char* gloo = std::getenv("GLOO_SOCKET_IFNAME");
   std::error_code none;
-  // Of two nodes that have both in common, each is at the other's loopback address.
+  // Two nodes with the same kernel and network namespace reach each other at the loopback address.
   std::string machine = system::read_small_file("/proc/sys/kernel/random/boot_id");
   machine += std::filesystem::read_symlink("/proc/self/ns/net", none).string();
   return {{"token", token},
@@ -89,7 +89,7 @@ class Probe {
 
   void run() {
     while (true) {
-      while (const std::optional<Message> order = handle_.channel().try_receive()) obey(decode(*order));
+      while (const std::optional<Message> order = handle_.channel().try_receive()) execute(decode(*order));
       wait();
       answer_dials();
       finish_dials();
@@ -97,19 +97,19 @@ class Probe {
   }
 
  private:
-  void obey(const Value& order) {
+  void execute(const Value& order) {
     const std::string& command = order["cmd"].string();
     if (command == "machine") return handle_.send(machine_facts());
     if (command == "facts") return handle_.send(facts(token_));
     if (command == "clock") return handle_.send({{"now_ns", system::time_of_day_ns()}});
     if (command == "resolve") return handle_.send(resolve(order["host"].string()));
     if (command == "listen") return handle_.send(listen(order));
-    if (command == "dial") return dial(order);
+    if (command == "dial") return dial(order);  // finish_dials() answers: meanwhile others may dial this probe
     if (command == "close") {
       listeners_.clear();
       return handle_.send(Value(Map{}));
     }
-    throw UsageError("a probe knows no \"" + command + "\"");
+    throw UsageError("a probe has no command \"" + command + "\"");
   }
 
   static Value resolve(const std::string& host) {
@@ -133,9 +133,9 @@ class Probe {
 
   static Fd listen_anywhere(int port) {
     try {
-      return network::listen(network::resolve("::", port).front());  // takes IPv4 too
+      return network::listen(network::resolve("::", port).front());  // accepts IPv4 connections too
     } catch (const SystemError& error) {
-      if (error.error_number() == EADDRINUSE) throw;
+      if (error.error_number() == EADDRINUSE) throw;  // any other error: this machine may have no IPv6
       return network::listen(network::resolve("0.0.0.0", port).front());
     }
   }
@@ -150,7 +150,7 @@ class Probe {
     const std::size_t dials = watched.size();
     watched.push_back({handle_.channel().fileno(), POLLIN, 0});
     for (const Fd& listener : listeners_) watched.push_back({listener.get(), POLLIN, 0});
-    const bool done = dialling_ && dials_.over();
+    const bool done = dialling_ && dials_.done();
     (void)system::poll_many(watched, done ? 0 : dials_.poll_ms(limits::wait_slice_ms));
     if (dials > 0) dials_.advance(watched.data());
   }
@@ -158,12 +158,12 @@ class Probe {
   void answer_dials() {
     for (const Fd& listener : listeners_) {
       while (const std::optional<network::Accepted> dialler = network::accept(listener.get()))
-        (void)system::write_some(dialler->socket.get(), token_);
+        (void)system::write_some(dialler->socket.get(), token_);  // fits into the empty buffer; then it is closed
     }
   }
 
   void finish_dials() {
-    if (!dialling_ || !dials_.over()) return;
+    if (!dialling_ || !dials_.done()) return;
     List outcomes;
     for (std::string& outcome : dials_.take()) outcomes.emplace_back(std::move(outcome));
     dialling_ = false;

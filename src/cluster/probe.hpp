@@ -1,5 +1,5 @@
-// A process on a node that tells of it: what hardware it has, what its names mean there, which ports are free, and who
-// can be reached from there. Every server that a cluster starts can run one.
+// A probe is a process on a node that reports about the node: its hardware, which addresses names have there, which
+// ports are free, and which nodes it reaches. Every server that a cluster starts can run one.
 #pragma once
 
 #include <string>
@@ -10,22 +10,21 @@
 
 namespace miniray {
 
-/// How servers know it, whatever language they are in.
+/// The name of run_probe() as a work function, in servers of every language.
 inline constexpr const char* probe_function = "miniray.probe";
 
-/// Answers orders until its coordinator has finished. Each is a map with "cmd":
+/// Answers orders until its coordinator closes the connection. An order is a map with "cmd":
 ///   machine                                  -> what discover_machine() found
 ///   facts                                    -> the machine and everything else about the node
-///   clock                                    -> {"now_ns"}: the time of day there
+///   clock                                    -> {"now_ns"}: the time of day on the node
 ///   resolve  {"host"}                        -> {"found": the list of its addresses, "seconds": how long it took}
 ///   listen   {"port"}                        -> {"port"}, or {"error": "is taken by process 1234 (...)"}
-///   dial     {"to": [{"host", "port", "token"}], "timeout_ms"}  -> {"outcomes": for each "", or what happened}
-///   close                                    -> {}: nothing listens any more
-/// A probe that listens sends its token to everyone who connects, so that the other side knows which probe it has
-/// reached.
+///   dial     {"to": [{"host", "port", "token"}], "timeout_ms"}  -> {"outcomes": see Dial::outcome()}
+///   close                                    -> {}: the probe stops listening
+/// A probe that listens sends its token over every connection, so that the other side knows which probe it has reached.
 void run_probe(Handle& handle);
 
-/// As the probe tells of it.
+/// Reads the answer to "machine".
 [[nodiscard]] Machine machine_from(const Value& facts);
 
 }  // namespace miniray

@@ -16,18 +16,17 @@ namespace {
 
 constexpr const char* attendant_argument = "--miniray-attendant";
 
-bool initialised = false;  // a program that did not call init() would run its main() on every node
+bool initialised = false;  // init() was called; without it, the program would run its main() on every node
 
 WorkFunction find(const std::map<std::string, WorkFunction>& functions, const std::string& name) {
   const auto found = functions.find(name);
   if (found != functions.end()) return found->second;
   std::string known;
   for (const auto& [each, function] : functions) known += (known.empty() ? "" : ", ") + each;
-  // Calls are a layer above, so that the program has to offer them itself.
-  const char* cure =
-      name == "miniray.serve_calls" ? ". Add {\"miniray.serve_calls\", miniray::serve_calls} to them" : "";
-  throw UsageError("this program has no work function \"" + name + "\"; it gave miniray::init " +
-                   (known.empty() ? "none" : known) + cure);
+  // serve_calls is in a higher layer than this file, so the program has to pass it to init() itself.
+  const std::string cure = name == "miniray.serve_calls" ? "{\"miniray.serve_calls\", miniray::serve_calls}" : "it";
+  throw UsageError("this program has no work function \"" + name + "\"; it passed to miniray::init " +
+                   (known.empty() ? "none" : known) + ". Add " + cure + " to the functions of miniray::init");
 }
 
 }  // namespace
@@ -49,8 +48,8 @@ namespace {
 std::string path_of_this_program() {
   if (!initialised)
     throw UsageError(
-        "a program that starts a cluster is its own worker server on the nodes: call miniray::init(argc, argv, "
-        "{{\"name\", function}, ...}) first in main()");
+        "this program cannot be its own worker server on the nodes, because it did not call miniray::init. Call "
+        "miniray::init(argc, argv, {{\"name\", function}, ...}) first in main()");
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
 

@@ -1,4 +1,4 @@
-// A C++ program as its own worker server on the nodes.
+// Makes a C++ program its own worker server on the nodes, and the attendant of its clusters. program.cpp has init().
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace miniray {
 
-/// What runs on the nodes if nothing else was said: this program. Throws UsageError if it did not call init().
+/// Returns this program as the one to run on the nodes. Throws UsageError if it did not call init().
 [[nodiscard]] ServerProgram this_program();
-/// The same for the process that attends a cluster's connections.
+/// Returns the command that runs this program as an attendant. Throws UsageError if it did not call init().
 [[nodiscard]] std::vector<std::string> this_programs_attendant();
 
 }  // namespace miniray

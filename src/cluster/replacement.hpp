@@ -1,4 +1,5 @@
-// A worker on its way to the place of a cluster's worker that is gone. Never waits.
+// Starts a worker in place of a worker of a cluster that has died, without waiting: a pool does this while its other
+// workers go on.
 #pragma once
 
 #include <memory>
@@ -10,23 +11,24 @@ namespace miniray {
 
 class Replacement {
  public:
-  /// The cluster forgets the worker that is gone. It must outlive this.
-  Replacement(Cluster& cluster, Worker& gone, std::size_t node);
+  /// The cluster drops the dead worker. The cluster must outlive this object. Throws UsageError if the worker is not
+  /// one of the cluster's.
+  Replacement(Cluster& cluster, Worker& dead, std::size_t node);
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
   ~Replacement();
 
-  /// Goes on as far as it can, and returns the worker once it is there: the same function with the same GPUs. The
-  /// node's server is launched again if it cannot be reached. Throws ClusterError if the node cannot be had now; the
-  /// next call begins anew.
+  /// Does what can be done without waiting. Returns the new worker once it has started, with the same function and the
+  /// same GPUs; nullopt before. If the node's server cannot be reached, it is launched again. Throws ClusterError if
+  /// that fails too; the next call then starts over.
   [[nodiscard]] std::optional<Worker> advance();
-  /// A connection to the node's server for large buffers, if the server is new.
+  /// Returns a connection to the node's server for large buffers, if the server was launched again; else nullopt.
   [[nodiscard]] std::optional<Channel> new_link();
 
-  struct Inside;
+  struct State;
 
  private:
-  std::unique_ptr<Inside> inside_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace miniray

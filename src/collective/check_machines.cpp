@@ -1,4 +1,4 @@
-// A part of the check: clocks, GPUs, shared memory and limits of each node.
+// The part of check() that looks at the clock, GPUs, shared memory and limits of each node.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/system.hpp"
-#include "cluster/gpu_plan.hpp"
+#include "cluster/node_plan.hpp"
 #include "cluster/probe.hpp"
 #include "collective/examination.hpp"
 
@@ -28,7 +28,8 @@ class MachineCheck {
   }
 
  private:
-  // The time there, less the time here when half of the question's way was done; the quickest of several counts.
+  // Returns how far the node's clock is ahead of this machine's. The node's time is compared with the middle between
+  // question and answer. Of several rounds, the quickest counts, because its middle is the most exact.
   [[nodiscard]] double clock_offset_s(std::size_t node) {
     double offset_s = 0, best_s = INFINITY;
     for (int round = 0; round < clock_rounds; ++round) {
@@ -66,16 +67,16 @@ class MachineCheck {
       if (exam_.nodes[i].gpus_per_worker > 0 && machine.gpus.empty())
         exam_.problem(
             exam_.name(i), "gpu",
-            "has no GPU, so its workers would run without: " +
+            "has no GPU, so its workers would run without one: " +
                 (machine.notes.empty() ? "none is visible" : machine.notes.front()),
-            "See `nvidia-smi` on " + exam_.name(i) + "; if no GPU is needed there, leave gpus_per_worker out");
+            "Run `nvidia-smi` on " + exam_.name(i) + "; if no GPU is needed there, leave gpus_per_worker out");
       for (const std::string& note : machine.notes)
         if (!machine.gpus.empty()) exam_.warning(exam_.name(i), "gpu", note, "");
       const Value* cuda = i < exam_.languages.size() ? exam_.languages[i].find("cuda") : nullptr;
       const Value* torch = i < exam_.languages.size() ? exam_.languages[i].find("torch") : nullptr;
       if (!machine.gpus.empty() && cuda != nullptr && cuda->is_null() && torch != nullptr && !torch->is_null())
         exam_.problem(exam_.name(i), "gpu",
-                      "has " + std::to_string(machine.gpus.size()) + " GPUs, and its torch (" + torch->string() +
+                      "has " + std::to_string(machine.gpus.size()) + " GPUs, but its torch (" + torch->string() +
                           ") is built without CUDA",
                       "On " + exam_.name(i) + ": install a CUDA build of torch");
     }
@@ -86,6 +87,7 @@ class MachineCheck {
                   "Install the same driver on all nodes");
   }
 
+  // Defaults are often too small: 64 MiB of shared memory in a container, 1024 open files.
   void check_room() {
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       const std::uint64_t shared = exam_.facts[i]["shared_memory_bytes"].unsigned_integer();
@@ -95,18 +97,18 @@ class MachineCheck {
         exam_.warning(
             exam_.name(i), "memory",
             "/dev/shm has " + std::to_string(shared / limits::mib) +
-                " MiB, and NCCL and torch's data loaders need more",
+                " MiB, but NCCL and torch's data loaders need more",
             "On " + exam_.name(i) + ": sudo mount -o remount,size=8G /dev/shm (in Docker: run with --shm-size=8g)");
       if (files < limits::checked_open_files_min)
         exam_.warning(exam_.name(i), "limit",
-                      "a process may have " + std::to_string(files) + " files open, and data loaders need thousands",
-                      "On " + exam_.name(i) + ": ulimit -n 65536, or nofile in /etc/security/limits.conf");
+                      "a process may have " + std::to_string(files) + " files open, but data loaders need thousands",
+                      "On " + exam_.name(i) + ": ulimit -n 65536, or set nofile in /etc/security/limits.conf");
       if (exam_.facts[i]["infiniband"].boolean() && locked != UINT64_MAX)
-        exam_.problem(
-            exam_.name(i), "limit",
-            "a process may lock " + std::to_string(locked / limits::kib) +
-                " KiB of memory, and InfiniBand needs it unlimited",
-            "On " + exam_.name(i) + ": \"* - memlock unlimited\" in /etc/security/limits.conf, then log in again");
+        exam_.problem(exam_.name(i), "limit",
+                      "a process may lock " + std::to_string(locked / limits::kib) +
+                          " KiB of memory, but InfiniBand needs this unlimited",
+                      "On " + exam_.name(i) +
+                          ": put \"* - memlock unlimited\" into /etc/security/limits.conf, then log in again");
     }
   }
 

@@ -1,4 +1,5 @@
-// A part of the check: every node must reach every other, by the names and on the ports that training will use.
+// The part of check() that looks at the network: every node must reach every other node, by the names and on the ports
+// that training will use.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -24,8 +25,8 @@ class NetworkCheck {
 
   void run() {
     check_ports();
-    check_ways();
-    check_ways_from_here();
+    check_connections();
+    check_connections_from_here();
     check_names();
   }
 
@@ -40,43 +41,45 @@ class NetworkCheck {
           open_[i].insert(port);
           continue;
         }
+        // A node earlier in the list may hold the port for this check. That is a problem only if both are to listen.
         const bool is_base = port == exam_.nodes[i].base_port && !std::ranges::count(exam_.what.ports, port);
         if (const std::optional<std::size_t> other = neighbour_with(i, port)) {
           if (exam_.nodes[*other].base_port == port && exam_.nodes[i].base_port == port && exam_.what.base_ports)
             exam_.problem(exam_.name(i), "port",
-                          "it is on the same machine as " + exam_.name(*other) + ", and both want the base_port " +
+                          "it is on the same machine as " + exam_.name(*other) + ", and both have the base_port " +
                               std::to_string(port),
-                          "Give one of them another base_port; 0 is any that is free");
+                          "Give one of them another base_port, or 0 for any free port");
           continue;
         }
         exam_.problem(
             exam_.name(i), "port", "the port " + std::to_string(port) + " " + answer["error"].string(),
-            is_base ? "End it, or give NodeConfig another base_port; 0 is any that is free"
-                    : "End it, or choose another master_port; cluster.training_group() takes the next that is free");
+            is_base ? "End that process, or give NodeConfig another base_port, or 0 for any free port"
+                    : "End that process, or choose another master_port; cluster.training_group() takes the next free "
+                      "port by itself");
       }
       const Value any = exam_.probes->ask(i, {{"cmd", "listen"}, {"port", 0}});
       if (any.find("port") != nullptr) chosen_[i] = static_cast<int>(any["port"].integer());
     }
   }
 
-  // Another node of the list, on the same machine, has the port for this check.
+  // Returns an earlier node on the same machine whose probe holds the port for this check.
   [[nodiscard]] std::optional<std::size_t> neighbour_with(std::size_t node, int port) {
     for (std::size_t other = 0; other < node; ++other)
       if (open_[other].contains(port) && exam_.probes->same_machine(node, other)) return other;
     return std::nullopt;
   }
 
-  void check_ways() {
+  void check_connections() {
     std::vector<std::size_t> all;
-    std::vector<NodeProbes::Door> doors;
+    std::vector<NodeProbes::Endpoint> endpoints;
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       all.push_back(i);
       for (const std::string& host : exam_.probes->addresses(i)) {
-        for (const int port : open_[i]) doors.push_back({i, host, port});
-        if (chosen_.contains(i)) doors.push_back({i, host, chosen_[i]});
+        for (const int port : open_[i]) endpoints.push_back({i, host, port});
+        if (chosen_.contains(i)) endpoints.push_back({i, host, chosen_[i]});
       }
     }
-    attempts_ = exam_.probes->dial(all, doors);
+    attempts_ = exam_.probes->dial(all, endpoints);
     for (const std::size_t to : all) {
       for (const std::size_t from : all) {
         if (exam_.probes->same_machine(from, to)) continue;
@@ -91,23 +94,23 @@ class NetworkCheck {
         }
         if (!failed.empty())
           exam_.problem(exam_.name(from) + " -> " + exam_.name(to), "reach",
-                        std::string(some ? "not all ports can be reached:" : "cannot be reached:") + failed,
-                        cure_for_way(to, source_of(from)));
+                        std::string(some ? "not all ports can be reached:" : "no port can be reached:") + failed,
+                        cure_for_firewall(to, source_of(from)));
       }
       if (exam_.nodes.size() > 1 && exam_.probes->addresses(to).empty())
-        exam_.problem(exam_.name(to), "reach", "has no address but its own loopback's",
-                      "See `ip address` there: bring a network interface up");
+        exam_.problem(exam_.name(to), "reach", "it has only loopback addresses, so no other node can reach it",
+                      "Bring a network interface up; `ip address` on " + exam_.name(to) + " shows them");
     }
   }
 
-  // Empty if the port is reached at one of the addresses at least.
+  // Returns the failed attempts; an empty text if one address of the node is enough to reach the port.
   [[nodiscard]] std::string failures_of(const std::vector<NodeProbes::Attempt>& attempts, std::size_t from,
                                         std::size_t to, int port) {
     std::string failed;
     for (const NodeProbes::Attempt& attempt : attempts) {
-      if (attempt.from != from || attempt.door.node != to || attempt.door.port != port) continue;
+      if (attempt.from != from || attempt.endpoint.node != to || attempt.endpoint.port != port) continue;
       if (attempt.outcome.empty()) return {};
-      failed += "\n    " + describe(attempt) + (port == chosen_[to] ? " (a port of the system's choice)" : "");
+      failed += "\n    " + describe(attempt) + (port == chosen_[to] ? " (a port that the system chose)" : "");
     }
     return failed;
   }
@@ -117,32 +120,32 @@ class NetworkCheck {
     return sources.empty() ? exam_.name(node) : sources.front();
   }
 
-  [[nodiscard]] std::string cure_for_way(std::size_t to, const std::string& source) {
+  [[nodiscard]] std::string cure_for_firewall(std::size_t to, const std::string& source) {
     const char* iptables = source.find(':') != std::string::npos ? "ip6tables" : "iptables";
     return "On " + exam_.name(to) + ": sudo ufw allow from " + source + " (or: sudo " + iptables + " -I INPUT -s " +
-           source + " -j ACCEPT); NCCL and Gloo use ports of their own choice too";
+           source + " -j ACCEPT). Open all ports, because NCCL and Gloo use ports that the system chooses";
   }
 
   // MiniRay's own connections come from this machine.
-  void check_ways_from_here() {
+  void check_connections_from_here() {
     if (exam_.options.tunnel) return;
-    std::vector<NodeProbes::Door> doors;
+    std::vector<NodeProbes::Endpoint> endpoints;
     std::vector<NodeProbes::Attempt> attempts;
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       if (is_local(exam_.nodes[i].host) || !chosen_.contains(i)) continue;
       const bool fixed = open_[i].contains(exam_.nodes[i].base_port);
       for (const std::string& host : exam_.probes->addresses(i))
-        doors.push_back({i, host, fixed ? exam_.nodes[i].base_port : chosen_[i]});
+        endpoints.push_back({i, host, fixed ? exam_.nodes[i].base_port : chosen_[i]});
     }
-    attempts = exam_.probes->dial_from_here(doors, exam_.options.worker.on_interrupt);
+    attempts = exam_.probes->dial_from_here(endpoints, exam_.options.worker.on_interrupt);
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i) {
       const int port = open_[i].contains(exam_.nodes[i].base_port) ? exam_.nodes[i].base_port : chosen_[i];
       const std::string failed = failures_of(attempts, i, i, port);
       if (!failed.empty())
-        exam_.problem("this machine -> " + exam_.name(i), "reach",
-                      "a cluster's own connections cannot be made:" + failed,
-                      "Open the port on " + exam_.name(i) +
-                          " (NodeConfig(base_port=...) says which), or use Cluster(tunnel=True)");
+        exam_.problem(
+            "this machine -> " + exam_.name(i), "reach",
+            "the coordinator cannot connect to the node's workers:" + failed,
+            "Open the port on " + exam_.name(i) + " (NodeConfig(base_port=...) sets it), or use Cluster(tunnel=True)");
     }
   }
 
@@ -154,42 +157,43 @@ class NetworkCheck {
       if (!exam_.facts[i]["gloo_interface"].is_null()) continue;
       const std::vector<std::string> addresses = exam_.probes->addresses(i);
       const std::string address = addresses.empty() ? "ADDRESS" : addresses.front();
-      const std::string cure = "On " + exam_.name(i) + ", in /etc/hosts: \"" + address + " " + own +
-                               "\"; or NodeConfig(env={\"GLOO_SOCKET_IFNAME\": \"" +
+      const std::string cure = "On " + exam_.name(i) + ", put \"" + address + " " + own +
+                               "\" into /etc/hosts; or set NodeConfig(env={\"GLOO_SOCKET_IFNAME\": \"" +
                                exam_.probes->interface_of(i, address) +
-                               "\"}). cluster.training_group() does the latter by itself";
+                               "\"}), which cluster.training_group() does by itself";
       if (means.empty()) {
         exam_.warning(exam_.name(i), "name",
-                      "its own name, " + own + ", means nothing there, and Gloo announces itself by it", cure);
+                      "its own name, " + own + ", has no address there, but Gloo uses the name to announce itself",
+                      cure);
         continue;
       }
       const std::string& meant = means.front().string();
       if (network::is_loopback(meant))
-        exam_.problem(
-            exam_.name(i), "name",
-            "its own name, " + own + ", means " + meant +
-                " there, a loopback address. Gloo announces itself by it, and the other nodes would look for it on "
-                "themselves",
-            cure);
+        exam_.problem(exam_.name(i), "name",
+                      "its own name, " + own + ", stands for " + meant +
+                          " there, a loopback address. Gloo announces itself with that address, so the other nodes "
+                          "would look for "
+                          "it on themselves",
+                      cure);
       else if (std::ranges::find(addresses, meant) == addresses.end())
         exam_.problem(exam_.name(i), "name",
-                      "its own name, " + own + ", means " + meant +
-                          " there, which is not an address of that node. Gloo announces itself by it",
+                      "its own name, " + own + ", stands for " + meant +
+                          " there, which is not an address of that node. Gloo announces itself with that address",
                       cure);
     }
     check_names_elsewhere();
   }
 
-  // All nodes are on one machine, which finds itself by whatever its name means.
+  // Returns true if all nodes are on one machine. A machine reaches itself at any address that its name stands for.
   [[nodiscard]] bool is_alone(std::size_t node) {
     for (std::size_t other = 0; other < exam_.nodes.size(); ++other)
       if (!exam_.probes->same_machine(node, other)) return false;
     return true;
   }
 
-  // What each node takes the others' names for, should one be a master_addr.
+  // Checks what the nodes' names stand for on the other nodes, because one of them may be the master_addr.
   void check_names_elsewhere() {
-    std::map<std::string, std::vector<std::size_t>> hosts;  // which nodes have the name
+    std::map<std::string, std::vector<std::size_t>> hosts;  // the nodes with this name
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i)
       if (!is_local(exam_.nodes[i].host)) hosts[host_of(exam_.nodes[i].host)].push_back(i);
     std::vector<double> slowest_s(exam_.nodes.size(), 0);
@@ -202,22 +206,23 @@ class NetworkCheck {
         if (std::ranges::any_of(owners, [&](std::size_t owner) { return exam_.probes->same_machine(i, owner); }))
           continue;
         exam_.problem(exam_.name(i), "name",
-                      "the name " + host + " means " + means.front().string() + " on " + exam_.name(i) +
-                          ", a loopback address: whoever looks for " + exam_.name(owners.front()) + " there finds " +
-                          exam_.name(i),
-                      "Correct it in /etc/hosts on " + exam_.name(i) + ", or name nodes by their addresses");
+                      "the name " + host + " stands for " + means.front().string() + " on " + exam_.name(i) +
+                          ", a loopback address: a process there that connects to " + exam_.name(owners.front()) +
+                          " reaches " + exam_.name(i),
+                      "Correct the name in /etc/hosts on " + exam_.name(i) + ", or name nodes by their addresses");
       }
     }
     for (std::size_t i = 0; i < exam_.nodes.size(); ++i)
       if (slowest_s[i] > slow_lookup_s)
         exam_.warning(exam_.name(i), "name",
-                      "looking up a name takes " + std::to_string(static_cast<int>(slowest_s[i])) + " s there",
-                      "See /etc/resolv.conf on " + exam_.name(i) + ": a name server does not answer");
+                      "looking up a name takes " + std::to_string(static_cast<int>(slowest_s[i])) +
+                          " s there, because a name server does not answer",
+                      "Correct the name servers in /etc/resolv.conf on " + exam_.name(i));
   }
 
   Examination& exam_;
-  std::map<std::size_t, std::set<int>> open_;  // by node: ports in question on which it listens now
-  std::map<std::size_t, int> chosen_;          // and one of the system's choice
+  std::map<std::size_t, std::set<int>> open_;  // by node: the ports to check on which its probe listens now
+  std::map<std::size_t, int> chosen_;          // by node: a port that the system chose, on which its probe listens too
   std::vector<NodeProbes::Attempt> attempts_;
 };
 

@@ -1,4 +1,4 @@
-// A part of the check: the software on the nodes must be the same.
+// The part of check() that compares the versions of Python, torch, NCCL and CUDA, which must be the same on all nodes.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,7 +17,7 @@ class SoftwareCheck {
   void run() { compare_all(); }
 
  private:
-  // A version, or null, of each node that has told of it.
+  // Returns the version (null: not installed) by node, of the nodes that reported one.
   [[nodiscard]] std::map<std::size_t, Value> versions_of(const char* what) const {
     std::map<std::size_t, Value> versions;
     for (std::size_t i = 0; i < exam_.languages.size(); ++i)
@@ -25,7 +25,8 @@ class SoftwareCheck {
     return versions;
   }
 
-  // Of those that some node has; the local part of a version ("+cpu") is no part of what pip is told.
+  // Returns the newest version of torch on any node. The local part of a version ("+cpu") is cut off, because pip does
+  // not find it on PyPI.
   [[nodiscard]] std::string newest_torch() const {
     std::string newest;
     for (const auto& [node, version] : versions_of("torch"))
@@ -38,8 +39,8 @@ class SoftwareCheck {
     return version.substr(0, version.find('.', first == std::string::npos ? 0 : first + 1));
   }
 
-  // "3.11.2 on node1, node3; 3.12.1 on node2".
-  [[nodiscard]] std::string who_has_which(const std::map<std::size_t, Value>& versions) const {
+  // Returns "3.11.2 on node1, node3; 3.12.1 on node2".
+  [[nodiscard]] std::string versions_text(const std::map<std::size_t, Value>& versions) const {
     std::map<std::string, std::string> having;
     for (const auto& [node, version] : versions) {
       std::string& names = having[text_of(version)];
@@ -52,16 +53,16 @@ class SoftwareCheck {
 
   void compare_all() {
     compare("python", "Python", true,
-            "Use the same on all: NodeConfig(python_bin=...) or `miniray doctor --python ...` says which");
+            "Use the same Python on all nodes: set NodeConfig(python_bin=...) or `miniray doctor --python ...`");
     compare("torch", "torch", false,
-            "Install the same on all nodes, e.g. `python -m pip install torch==" + newest_torch() + "`");
-    compare("nccl", "NCCL", false, "Install the same build of torch on all nodes; NCCL comes with it");
+            "Install the same torch on all nodes, e.g. `python -m pip install torch==" + newest_torch() + "`");
+    compare("nccl", "NCCL", false, "Install the same build of torch on all nodes; NCCL is part of it");
     compare("cuda", "torch's CUDA", false, "Install the same build of torch on all nodes");
     for (const auto& [node, error] : versions_of("torch_error"))
       if (!error.is_null())
         exam_.problem(
-            exam_.name(node), "version", "torch is there, and cannot be imported: " + error.string(),
-            "See `" + exam_.languages[node]["executable"].string() + " -c 'import torch'` on " + exam_.name(node));
+            exam_.name(node), "version", "torch is installed, but cannot be imported: " + error.string(),
+            "Try `" + exam_.languages[node]["executable"].string() + " -c 'import torch'` on " + exam_.name(node));
   }
 
   void compare(const char* key, const char* called, bool patch_may_differ, const std::string& cure) {
@@ -76,12 +77,12 @@ class SoftwareCheck {
       for (const auto& [node, version] : versions)
         if (version.is_null())
           exam_.problem(
-              exam_.name(node), "version", "torch is missing, and the other nodes have it: " + who_has_which(versions),
+              exam_.name(node), "version", "torch is missing, but other nodes have it: " + versions_text(versions),
               "On " + exam_.name(node) + ": " + exam_.languages[node]["executable"].string() + " -m pip install torch");
       all.erase("none");
       if (all.size() < 2) return;
     }
-    const std::string what = std::string("versions of ") + called + " differ: " + who_has_which(versions);
+    const std::string what = std::string("versions of ") + called + " differ: " + versions_text(versions);
     if (patch_may_differ && minors.size() == 1)
       exam_.warning("all", "version", what, cure);
     else

@@ -5,7 +5,8 @@
 #include <memory>
 
 #include "base/check.hpp"
-#include "cluster/node_config.hpp"
+#include "cluster/node_plan.hpp"
+#include "cluster/probe.hpp"
 #include "collective/examination.hpp"
 #include "launch/launch_command.hpp"
 #include "miniray/error.hpp"
@@ -14,6 +15,31 @@ namespace miniray {
 namespace {
 
 constexpr double language_timeout_s = limits::language_answer_ms / 1000.0;
+
+const char* name_of(Finding::Severity severity) {
+  return severity == Finding::Severity::problem ? "problem" : "warning";
+}
+
+std::string describe_node(const Value& node) {
+  const Machine machine = machine_from(node["machine"]);
+  std::string text = node["node"].string() + ": ";
+  if (const Value* language = node.find("language")) {
+    if (const Value* python = language->find("python")) text += "Python " + python->string() + ", ";
+    if (const Value* torch = language->find("torch"))
+      text += torch->is_null() ? "no torch, " : "torch " + torch->string() + ", ";
+    if (const Value* nccl = language->find("nccl"); nccl != nullptr && !nccl->is_null())
+      text += "NCCL " + nccl->string() + ", ";
+  }
+  std::size_t cpus = 0;
+  for (const NumaNode& numa : machine.numa_nodes) cpus += numa.cpus.size();
+  text += machine.gpus.empty() ? "no GPU"
+                               : std::to_string(machine.gpus.size()) + " x " + machine.gpus.front().name + " (driver " +
+                                     machine.driver_version + ")";
+  if (cpus > 0)
+    text += ", " + std::to_string(cpus) + " CPUs on " + std::to_string(machine.numa_nodes.size()) +
+            (machine.numa_nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
+  return text;
+}
 
 class Doctor {
  public:
@@ -27,16 +53,17 @@ class Doctor {
           examine_nodes();
           break;
         }
-      } catch (const ProbeLost& lost) {  // all is examined anew, without that node
-        const std::size_t node = lost.node;
+      } catch (const ProbeFailure& failure) {  // the check starts over without that node
+        const std::size_t node = failure.node;
         exam_.findings.clear();
-        drop(node, "lost", "it was lost in the middle of the check: " + std::string(lost.what()),
-             "See whether " + exam_.names[node] + " is up: ssh " + exam_.nodes[node].host + " uptime");
+        drop(node, "lost", "it failed in the middle of the check: " + std::string(failure.what()),
+             "Check that " + exam_.names[node] + " is up: ssh " + exam_.nodes[node].host + " uptime");
       }
     }
     probes_.reset();
     if (cluster_) cluster_->stop();
     report_.findings.insert(report_.findings.end(), exam_.findings.begin(), exam_.findings.end());
+    // Problems come first; otherwise findings keep their order.
     std::vector<Finding> sorted;
     for (const Finding::Severity severity : {Finding::Severity::problem, Finding::Severity::warning})
       std::ranges::copy_if(report_.findings, std::back_inserter(sorted),
@@ -46,7 +73,7 @@ class Doctor {
   }
 
  private:
-  // A node that is not examined any further.
+  // Reports the node as failed, and leaves it out of the rest of the check.
   void drop(std::size_t node, const char* check, std::string what, std::string cure) {
     report_.findings.push_back(
         {Finding::Severity::problem, exam_.names[node], check, std::move(what), std::move(cure)});
@@ -55,27 +82,28 @@ class Doctor {
     exam_.names.erase(exam_.names.begin() + static_cast<std::ptrdiff_t>(node));
   }
 
-  // The failure says what ssh or the interpreter said; this is what to try by hand.
+  // Returns a command with which the user can repeat the failure; its cause is in the finding's text.
   static std::string cure_for_start(const NodeConfig& node) {
     const std::string python = node.python_bin.empty() ? "python3" : quote_for_shell(node.python_bin);
     const std::string command = python + " -c 'import miniray'";
-    return "Try, until it works: " + (is_local(node.host) ? command : "ssh " + node.host + " \"" + command + "\"");
+    return "Make this command work: " + (is_local(node.host) ? command : "ssh " + node.host + " \"" + command + "\"");
   }
 
   static std::string cure_for_language(const std::string& node) {
-    return "Try, until it works, on " + node + ": python3 -c 'import miniray.doctor, torch'";
+    return "Make this command work on " + node + ": python3 -c 'import miniray.doctor, torch'";
   }
 
-  // Servers and probes on all nodes; if some fail, these are dropped, and it is false. The talk with them goes through
-  // ssh where that works, so that a firewall is a finding, and no obstacle.
+  // Starts servers and probes on all nodes. If some nodes fail, it drops them and returns false. It tries connections
+  // through ssh (a tunnel) first, so that a firewall is a finding and does not stop the check.
   bool bring_up() {
+    // The servers of the check use other ports, so that the ports to check stay free.
     std::vector<NodeConfig> configs = exam_.nodes;
     for (NodeConfig& config : configs) {
       config.base_port = 0;
       config.num_workers = 1;
       config.gpus_per_worker = 0;
     }
-    const std::vector<std::string> called = node_names(configs);
+    const std::vector<std::string> called = node_names(configs);  // without ports, so they may differ from exam_.names
     for (const bool tunnel : {true, exam_.options.tunnel}) {
       try {
         probes_.reset();
@@ -96,7 +124,7 @@ class Doctor {
           const auto failed = std::ranges::find(error.failures(), called[i], &ClusterError::Failure::node);
           if (failed != error.failures().end()) drop(i, "start", failed->why, cure_for_start(exam_.nodes[i]));
         }
-        MINIRAY_CHECK(exam_.nodes.size() < before);  // else it would be tried for ever
+        MINIRAY_CHECK(exam_.nodes.size() < before);  // else examine() would loop forever
         return false;
       }
     }
@@ -135,17 +163,17 @@ class Doctor {
         exam_.languages.push_back(workers[i].recv({{}, language_timeout_s}));
       } catch (const WorkerDied& died) {
         exam_.problem(exam_.name(i), "version", "torch crashes when it is imported: " + died.certificate().cause(),
-                      "See `python -c 'import torch'` on " + exam_.name(i));
+                      "Try `python -c 'import torch'` on " + exam_.name(i));
         exam_.languages.emplace_back(Map{});
       } catch (const Error& error) {
-        exam_.problem(exam_.name(i), "version", "its Python does not say its versions: " + std::string(error.what()),
+        exam_.problem(exam_.name(i), "version", "its Python did not report its versions: " + std::string(error.what()),
                       cure_for_language(exam_.name(i)));
         exam_.languages.emplace_back(Map{});
       }
     }
   }
 
-  Examination exam_;  // of the nodes that have not failed
+  Examination exam_;  // has only the nodes that have not failed
   CheckReport report_;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<NodeProbes> probes_;
@@ -153,8 +181,46 @@ class Doctor {
 
 }  // namespace
 
+bool CheckReport::healthy() const {
+  return std::ranges::none_of(findings,
+                              [](const Finding& each) { return each.severity == Finding::Severity::problem; });
+}
+
+std::string CheckReport::text() const {
+  std::string text;
+  for (const Value& node : nodes) text += describe_node(node) + "\n";
+  for (const Finding& finding : findings) {
+    text += std::string("\n") + name_of(finding.severity) + " (" + finding.check + "), " + finding.node + ": " +
+            finding.what + "\n";
+    if (!finding.cure.empty()) text += "  -> " + finding.cure + "\n";
+  }
+  const auto problems = std::ranges::count(findings, Finding::Severity::problem, &Finding::severity);
+  const auto warnings = static_cast<std::ptrdiff_t>(findings.size()) - problems;
+  const std::size_t count = nodes.size() + failed_nodes.size();
+  text += "\n" + std::to_string(count) + (count == 1 ? " node: " : " nodes: ") +
+          (problems == 0 ? "no problem" : std::to_string(problems) + (problems == 1 ? " problem" : " problems")) +
+          (warnings == 0 ? "" : ", " + std::to_string(warnings) + (warnings == 1 ? " warning" : " warnings")) + "\n";
+  return text;
+}
+
+Value CheckReport::value() const {
+  List all;
+  for (const Finding& finding : findings)
+    all.push_back({{"severity", name_of(finding.severity)},
+                   {"node", finding.node},
+                   {"check", finding.check},
+                   {"what", finding.what},
+                   {"cure", finding.cure}});
+  List failed;
+  for (const std::string& node : failed_nodes) failed.emplace_back(node);
+  return {{"healthy", healthy()},
+          {"findings", Value(std::move(all))},
+          {"nodes", Value(List(nodes.begin(), nodes.end()))},
+          {"failed_nodes", Value(std::move(failed))}};
+}
+
 CheckReport check(const std::vector<NodeConfig>& nodes, const ClusterOptions& options, const CheckOptions& what) {
-  if (nodes.empty()) throw UsageError("there is no node to check");
+  if (nodes.empty()) throw UsageError("there is no node to check: nodes is empty");
   for (const NodeConfig& node : nodes) check(node);
   if (what.ports.size() > limits::checked_ports_max)
     throw UsageError("at most " + std::to_string(limits::checked_ports_max) + " ports are checked, not " +

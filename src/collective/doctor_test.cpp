@@ -5,10 +5,10 @@
 #include "base/network.hpp"
 #include "miniray/error.hpp"
 
-// What needs several hosts is in tests/doctor_test.py.
+// tests/doctor_test.py has the tests that need several hosts.
 namespace miniray {
 
-TEST_CASE("this machine is checked, by a program that has no Python") {
+TEST_CASE("a program without Python checks this machine") {
   const CheckReport report = check({{"localhost"}}, {.progress = false}, {.ports = {}, .base_ports = false});
   CHECK_MESSAGE(report.healthy(), report.text());
   REQUIRE(report.nodes.size() == 1);
@@ -17,7 +17,7 @@ TEST_CASE("this machine is checked, by a program that has no Python") {
   CHECK(report.value()["healthy"] == Value(true));
 }
 
-TEST_CASE("a port that is taken is a problem, and who has it is named") {
+TEST_CASE("a port that is taken is a problem, and its process is named") {
   const Fd taken = network::listen(network::resolve("0.0.0.0", 0).front());
   const int port = network::local_port(taken.get());
   const CheckReport report = check({{"localhost"}}, {.progress = false}, {.ports = {port}, .base_ports = false});
@@ -26,11 +26,11 @@ TEST_CASE("a port that is taken is a problem, and who has it is named") {
   const Finding& finding = report.findings[0];
   CHECK(finding.check == "port");
   CHECK(finding.what.starts_with("the port " + std::to_string(port) + " is taken by process "));
-  CHECK(finding.cure.starts_with("End it, or choose another master_port"));
+  CHECK(finding.cure.starts_with("End that process, or choose another master_port"));
   CHECK(report.text().find("problem (port), localhost: the port ") != std::string::npos);
 }
 
-TEST_CASE("what cannot be checked is refused") {
+TEST_CASE("arguments that are not valid are refused") {
   CHECK_THROWS_AS((void)check(std::vector<NodeConfig>{}), UsageError);
   CHECK_THROWS_AS((void)check({{"localhost"}}, {}, {.ports = {0}}), UsageError);
   CHECK_THROWS_AS((void)check({{"localhost"}}, {}, {.ports = std::vector<int>(65, 29500)}), UsageError);

@@ -1,5 +1,5 @@
-// A check under way: the nodes that answer, what they have told, and what was found. Each part of it looks at one kind
-// of trouble.
+// An Examination holds the state of one check(): the nodes that answer, their facts, and the findings so far. The
+// check_ functions each look for one kind of problem and add findings.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct Examination {
   const ClusterOptions& options;
   const CheckOptions& what;
   NodeProbes* probes = nullptr;
-  std::vector<Value> facts;      ///< what each node's probe told
-  std::vector<Value> languages;  ///< and its Python; empty if nobody was asked
+  std::vector<Value> facts;      ///< by node: the answer of its probe to "facts"
+  std::vector<Value> languages;  ///< by node: its versions of Python and torch; empty if they were not asked for
   std::vector<Finding> findings = {};
 
   [[nodiscard]] const std::string& name(std::size_t node) const { return names[node]; }
@@ -29,11 +29,11 @@ struct Examination {
   }
 };
 
-/// Versions of Python, torch, NCCL and CUDA.
+/// Checks that the versions of Python, torch, NCCL and CUDA are the same on all nodes.
 void check_software(Examination& examination);
-/// Ports, the ways between nodes, and what names mean.
+/// Checks ports, the connections between all pairs of nodes, and what names mean.
 void check_network(Examination& examination);
-/// Clocks, GPUs, shared memory and limits.
+/// Checks clocks, GPUs, shared memory and limits.
 void check_machines(Examination& examination);
 
 }  // namespace miniray

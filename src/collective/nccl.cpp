@@ -70,13 +70,14 @@ NCCLConfig nccl_config(const Value& message) {
 
 std::vector<NCCLConfig> create_nccl_configs(const std::string& master_addr,
                                             const std::vector<std::pair<std::string, int>>& nodes, int master_port) {
-  if (nodes.empty()) throw UsageError("nodes is a list of (name, number of processes), one at least, and it is empty");
+  if (nodes.empty()) throw UsageError("nodes is empty; it is a list of at least one (name, number of processes)");
   std::int64_t world_size = 0;
   for (const auto& [name, processes] : nodes) {
     if (processes < 1)
-      throw UsageError("each node has one process at least, and " + name + " has " + std::to_string(processes));
+      throw UsageError("each node needs at least one process, and " + name + " has " + std::to_string(processes));
     world_size += processes;
   }
+  // The sum may not fit an int; then any number that is too large will do for the error.
   check_range("world_size", static_cast<int>(std::min<std::int64_t>(world_size, INT32_MAX)), 1, limits::world_size_max);
   std::vector<NCCLConfig> configs;
   for (const auto& [name, processes] : nodes) {
@@ -95,6 +96,7 @@ std::map<std::string, std::string> nccl_env(const NCCLConfig& config) {
                                                {"WORLD_SIZE", std::to_string(config.world_size)},
                                                {"RANK", std::to_string(config.rank)},
                                                {"LOCAL_RANK", std::to_string(config.local_rank)}};
+  // What the user has chosen is kept.
   if (!config.interface.empty() && std::getenv("GLOO_SOCKET_IFNAME") == nullptr)
     variables["GLOO_SOCKET_IFNAME"] = config.interface;
   return variables;
@@ -102,6 +104,7 @@ std::map<std::string, std::string> nccl_env(const NCCLConfig& config) {
 
 OldEnvironment setup_nccl_env(const NCCLConfig& config) {
   OldEnvironment before;
+  // nccl_env() checks the config before any variable is set.
   for (const auto& [name, value] : nccl_env(config)) {
     const char* old = std::getenv(name.c_str());
     before[name] = old != nullptr ? std::optional<std::string>(old) : std::nullopt;

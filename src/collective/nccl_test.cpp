@@ -56,11 +56,11 @@ TEST_CASE("every field is checked, and the error says what is allowed") {
         "interface is the name of a network interface, such as eth0, not \"eth 0\"");
   CHECK_THROWS_AS((void)create_nccl_configs("a", {}), UsageError);
   CHECK_THROWS_WITH_AS((void)create_nccl_configs("a", {{"node1", 0}}),
-                       "each node has one process at least, and node1 has 0", UsageError);
+                       "each node needs at least one process, and node1 has 0", UsageError);
   CHECK_THROWS_AS((void)create_nccl_configs("a", {{"n", INT32_MAX}, {"m", INT32_MAX}}), UsageError);
 }
 
-TEST_CASE("the environment is set, and given back as it was") {
+TEST_CASE("the environment is set, and restored") {
   setenv("RANK", "7", 1);
   unsetenv("MASTER_ADDR");
   setenv("GLOO_SOCKET_IFNAME", "mine", 1);
@@ -70,7 +70,7 @@ TEST_CASE("the environment is set, and given back as it was") {
   CHECK(std::string(std::getenv("WORLD_SIZE")) == "4");
   CHECK(std::string(std::getenv("RANK")) == "2");
   CHECK(std::string(std::getenv("LOCAL_RANK")) == "1");
-  CHECK(std::string(std::getenv("GLOO_SOCKET_IFNAME")) == "mine");  // the user knows better
+  CHECK(std::string(std::getenv("GLOO_SOCKET_IFNAME")) == "mine");  // what the user has set is kept
   CHECK(before.size() == 5);
   CHECK(before.at("RANK") == "7");
   CHECK(!before.at("MASTER_ADDR"));
@@ -78,7 +78,7 @@ TEST_CASE("the environment is set, and given back as it was") {
   CHECK(std::string(std::getenv("RANK")) == "7");
   CHECK(std::getenv("MASTER_ADDR") == nullptr);
   CHECK_THROWS_AS(setup_nccl_env({"10.0.0.1", 29501, 4, 4}), UsageError);
-  CHECK(std::string(std::getenv("RANK")) == "7");  // nothing of it was set
+  CHECK(std::string(std::getenv("RANK")) == "7");  // no variable was changed
   for (const char* name : {"RANK", "GLOO_SOCKET_IFNAME"}) unsetenv(name);
 }
 

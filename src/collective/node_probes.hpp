@@ -1,5 +1,5 @@
-// A probe on each of several nodes of a cluster, asked one by one or all at once; and whether the nodes reach each
-// other over TCP.
+// NodeProbes runs a probe (cluster/probe.hpp) on each of several nodes of a cluster. It asks one or all of them, and
+// tests whether the nodes reach each other over TCP.
 #pragma once
 
 #include <functional>
@@ -12,60 +12,63 @@
 
 namespace miniray {
 
-/// A probe that does not answer: its node is gone, or does not get on.
-class ProbeLost : public Error {
+/// Thrown when a probe does not answer: its node has died or hangs.
+class ProbeFailure : public Error {
  public:
-  ProbeLost(std::size_t lost_node, const std::string& text) : Error(text), node(lost_node) {}
+  ProbeFailure(std::size_t failed_node, const std::string& text) : Error(text), node(failed_node) {}
   std::size_t node;
 };
 
 class NodeProbes {
  public:
-  /// On these nodes of the cluster, by which they are known here too; by default all.
+  /// Starts probes on these nodes of the cluster (default: all). All calls name a node by its position in the cluster.
+  /// Throws ClusterError if a probe does not start. The other calls throw ProbeFailure.
   explicit NodeProbes(Cluster& cluster, std::vector<std::size_t> nodes = {});
 
   [[nodiscard]] const std::string& name(std::size_t node) const { return servers_[node].node; }
+  /// Sends an order to one probe and returns the answer.
   [[nodiscard]] Value ask(std::size_t node, const Value& order);
-  /// By node.
+  /// Sends an order to all probes at once and returns the answers by node.
   [[nodiscard]] std::map<std::size_t, Value> ask_all(const Value& order);
-  /// What each said of itself; asked for once.
+  /// Returns the facts about a node. The first call asks all probes for them.
   [[nodiscard]] const Value& facts(std::size_t node);
-  /// Whether the two are on one machine, and so at each other's loopback address.
+  /// Returns true if the two nodes are on one machine, so that each reaches the other at the loopback address.
   [[nodiscard]] bool same_machine(std::size_t one, std::size_t other);
-  /// The addresses by which others may reach a node, the likeliest first.
+  /// Returns the addresses of the node without loopback ones; the address at which ssh reached it comes first.
   [[nodiscard]] std::vector<std::string> addresses(std::size_t node);
-  /// The network interface that has an address of the node; empty if none has.
+  /// Returns the name of the node's network interface that has this address; empty if none has.
   [[nodiscard]] std::string interface_of(std::size_t node, const std::string& address);
 
-  /// Where a node listens, by one of its addresses.
-  struct Door {
+  /// A port on which a node listens, at one of its addresses.
+  struct Endpoint {
     std::size_t node;
     std::string host;
     int port;
   };
   struct Attempt {
     std::size_t from;
-    Door door;
-    std::string outcome;  ///< empty: the right node answered
+    Endpoint endpoint;
+    std::string outcome;  ///< see Dial::outcome(); empty: the right node answered
   };
-  /// Each of these nodes dials all doors of the others, all at once.
-  [[nodiscard]] std::vector<Attempt> dial(const std::vector<std::size_t>& from, const std::vector<Door>& doors);
+  /// Lets each of these nodes connect to all endpoints that are not on its own machine, at the same time. Returns every
+  /// attempt with its outcome.
+  [[nodiscard]] std::vector<Attempt> dial(const std::vector<std::size_t>& from, const std::vector<Endpoint>& endpoints);
 
-  /// The same from this process.
-  [[nodiscard]] std::vector<Attempt> dial_from_here(const std::vector<Door>& doors,
+  /// Connects to all endpoints from this process. In the result, `from` is the endpoint's own node.
+  [[nodiscard]] std::vector<Attempt> dial_from_here(const std::vector<Endpoint>& endpoints,
                                                     const std::function<void()>& on_interrupt);
 
  private:
-  void tell(std::size_t node, const Value& order);
-  [[nodiscard]] Value hear(std::size_t node, double timeout_s);
-  [[nodiscard]] Value as_order(const Door& door);
+  void send_order(std::size_t node, const Value& order);
+  [[nodiscard]] Value receive_answer(std::size_t node, double timeout_s);
+  [[nodiscard]] Value as_target(const Endpoint& endpoint);
 
   std::vector<Cluster::Server> servers_;
   std::map<std::size_t, Worker> probes_;
   std::map<std::size_t, Value> facts_;
 };
 
-/// "10.0.0.1:29500: no answer, so a firewall drops it".
+/// Returns the attempt's address and outcome for people: "10.0.0.1:29500: no answer in 3 s: a firewall drops it, ...".
 [[nodiscard]] std::string describe(const NodeProbes::Attempt& attempt);
 
 }  // namespace miniray

@@ -17,7 +17,7 @@
 namespace miniray {
 namespace {
 
-constexpr double last_words_s = limits::exit_wait_ms / 1000.0;  // of a rank that is known to be dead
+constexpr double last_words_s = limits::exit_wait_ms / 1000.0;  // the wait for the last messages of a dead rank
 
 std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   std::vector<Worker*> pointers;
@@ -25,12 +25,13 @@ std::vector<Worker*> pointers_to(std::span<Worker> workers) {
   return pointers;
 }
 
-// The lowest is most likely the cause. A rank whose peer has gone says so in words like these.
-int innocence_of(const std::exception_ptr& failure) {
+// Orders failures: the one with the lowest number is most likely the cause of the others. A rank that failed because a
+// peer had died has an error text like those in `consequences`.
+int distance_from_cause(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const WorkerDied& died) {
-    return died.certificate().signal == SIGABRT ? 1 : 0;  // NCCL's watchdog aborts when another is lost
+    return died.certificate().signal == SIGABRT ? 1 : 0;  // NCCL's watchdog aborts a rank when another one has died
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     constexpr std::array consequences{"Connection closed by peer", "Connection reset by peer", "Broken pipe",
@@ -40,8 +41,8 @@ int innocence_of(const std::exception_ptr& failure) {
   }
 }
 
-// Whether its host is gone, or its server, with whatever else was there.
-bool is_lost(const std::exception_ptr& failure) {
+// Returns true if the rank's host or server is gone, and with it all other ranks there.
+bool is_host_failure(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const WorkerDied& died) {
@@ -51,8 +52,8 @@ bool is_lost(const std::exception_ptr& failure) {
   }
 }
 
-// A rank that is no more, as opposed to a call that was wrong.
-bool is_an_end(const std::exception_ptr& failure) {
+// Returns true if the rank cannot go on, and false if only the call was wrong.
+bool ends_the_rank(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const WorkerDied&) {
@@ -68,7 +69,7 @@ bool is_an_end(const std::exception_ptr& failure) {
   }
 }
 
-// The innermost frames of a stack, down to where the work function was called.
+// Returns the innermost frames of a stack, down to the call of the work function.
 std::string indented(const std::string& stack) {
   std::istringstream lines(stack);
   std::string made;
@@ -86,7 +87,8 @@ std::string seconds_text(double seconds) {
   return text.data();
 }
 
-// Until one of them takes more, or for a moment; what they say meanwhile is read.
+// Waits briefly until one of the workers takes more data. It also reads what they send, because a worker that cannot
+// send may not read either.
 void wait_for_room(const std::vector<Worker*>& workers) {
   std::vector<pollfd> watched;
   for (Worker* worker : workers) watched.push_back({worker->channel().fileno(), POLLOUT, 0});
@@ -101,11 +103,11 @@ TrainingGroup::TrainingGroup(Cluster& cluster, std::span<Worker> workers, const 
 
 TrainingGroup::TrainingGroup(Cluster& cluster, std::vector<Worker*> workers, const GroupOptions& options)
     : cluster_(&cluster), workers_(std::move(workers)), on_interrupt_(options.on_interrupt) {
-  if (workers_.empty()) throw UsageError("a training group has one worker at least");
+  if (workers_.empty()) throw UsageError("a training group needs at least one worker, and workers is empty");
   if (options.master_port < 1 || options.master_port > 65535)
     throw UsageError("master_port is a number from 1 to 65535, not " + std::to_string(options.master_port));
   if (std::set<Worker*>(workers_.begin(), workers_.end()).size() != workers_.size())
-    throw UsageError("a worker is in the group twice");
+    throw UsageError("workers has a worker twice, and each can have only one rank");
   std::vector<std::size_t> node_of, nodes;
   for (Worker* worker : workers_) {
     node_of.push_back(cluster.node_of(*worker));
@@ -142,8 +144,7 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
         const Value answer = workers_[rank]->recv();
         const Value* status = answer.kind() == Value::Kind::map ? answer.find("status") : nullptr;
         if (status == nullptr || *status != Value("ready"))
-          throw GroupError(workers_[rank]->name() + " sent " + answer.text() +
-                           R"( where {"status": "ready"} was expected)");
+          throw GroupError(workers_[rank]->name() + " sent " + answer.text() + R"( instead of {"status": "ready"})");
         waiting.erase(rank);
       } catch (const Error&) {
         fail(rank, std::current_exception());
@@ -152,7 +153,8 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
     if (ready.empty() && deadline.passed()) {
       ranks.assign(waiting.begin(), waiting.end());
       throw TimeoutError(std::to_string(waiting.size()) + " of " + std::to_string(size()) +
-                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." + what_they_do(ranks));
+                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." +
+                         describe_stacks(ranks));
     }
   }
 }
@@ -161,7 +163,7 @@ std::string TrainingGroup::name_of(std::size_t rank) const {
   return "rank " + std::to_string(rank) + " of " + std::to_string(size());
 }
 
-std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
+std::string TrainingGroup::describe_stacks(const std::vector<std::size_t>& ranks) {
   std::string text;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += "\n  " + name_of(ranks[i]) + " (" + workers_[ranks[i]]->name() + ")";
@@ -175,13 +177,13 @@ std::string TrainingGroup::what_they_do(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-// The others are given a moment to fail too, so that the cause can be told from what followed; then they are ended, as
-// they would wait for the lost one, some of them for ever.
+// Gives the other ranks a moment to fail too, so that the cause can be told from its consequences. Then it kills them,
+// because some would wait for the failed rank forever.
 void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
   const Unsupervised tells_of_deaths(workers_);
   std::map<std::size_t, std::exception_ptr> failures{{failed, why}};
   std::vector<std::size_t> order{failed};
-  const Deadline deadline = Deadline::in_ms(is_lost(why) ? limits::failing_hosts_ms : limits::failing_ranks_ms);
+  const Deadline deadline = Deadline::in_ms(is_host_failure(why) ? limits::failing_hosts_ms : limits::failing_ranks_ms);
   while (!deadline.passed() && failures.size() < size()) {
     std::vector<Worker*> others;
     std::vector<std::size_t> ranks;
@@ -193,7 +195,7 @@ void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
     if (others.empty()) break;
     for (const std::size_t at : wait_any(others, deadline.seconds_left())) {
       try {
-        (void)workers_[ranks[at]]->receive();  // nobody will ask for it any more
+        (void)workers_[ranks[at]]->receive();  // the group is over, so nobody will ask for this message
       } catch (const Error&) {
         failures[ranks[at]] = std::current_exception();
         order.push_back(ranks[at]);
@@ -202,19 +204,19 @@ void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
   }
   for (Worker* worker : workers_)
     if (worker->is_alive()) worker->kill();
-  // Of those that are equally to blame, the first.
+  // Of several likely causes, the first in time counts.
   const auto first =
-      std::ranges::min_element(order, {}, [&](std::size_t rank) { return innocence_of(failures[rank]); });
+      std::ranges::min_element(order, {}, [&](std::size_t rank) { return distance_from_cause(failures[rank]); });
   std::rotate(order.begin(), first, first + 1);
   const std::size_t cause = order.front();
   std::string text = name_of(cause) + " has failed: " + text_of(failures[cause]);
   std::map<int, std::string> told;
   for (const std::size_t rank : order) told[static_cast<int>(rank)] = text_of(failures[rank]);
-  if (order.size() > 1) text += "\nThen the others noticed:";
+  if (order.size() > 1) text += "\nThen these ranks failed too:";
   for (std::size_t i = 1; i < order.size(); ++i)
     text +=
         "\n  " + name_of(order[i]) + ": " + told[static_cast<int>(order[i])].substr(0, limits::group_notice_chars_max);
-  text += "\nAll ranks of the group were ended. Start them again, from your last checkpoint";
+  text += "\nAll ranks of the group were killed. Start them again from your last checkpoint";
   failure_.emplace(text, static_cast<int>(cause), std::move(told));
   throw GroupError(*failure_);
 }
@@ -227,21 +229,21 @@ void TrainingGroup::broadcast(const Value& message) { broadcast(encode(message))
 
 void TrainingGroup::broadcast(const Message& message) {
   require_alive();
-  look_for_dead();
+  fail_if_any_died();
   try {
     cluster_->broadcast(workers_, message);
   } catch (const Error&) {
-    look_for_dead();
+    fail_if_any_died();
     throw;
   }
 }
 
-void TrainingGroup::look_for_dead() {
+void TrainingGroup::fail_if_any_died() {
   const Unsupervised tells_of_deaths(workers_);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (workers_[rank]->is_alive()) continue;
     try {
-      while (true) (void)workers_[rank]->receive({{}, last_words_s});  // what it said before matters no more
+      while (true) (void)workers_[rank]->receive({{}, last_words_s});  // skips its messages; then throws its end
     } catch (const Error&) {
       fail(rank, std::current_exception());
     }
@@ -254,7 +256,8 @@ void TrainingGroup::scatter(std::span<const Value> messages) {
   scatter(encoded);
 }
 
-// A rank that waits for a dead one does not read, so nobody is waited for alone.
+// A rank that waits for a dead one does not read its message. So this function never waits for a single rank: it sends
+// to all as they take data, and looks for dead ranks meanwhile.
 void TrainingGroup::scatter(std::span<const Message> messages) {
   if (messages.size() != size())
     throw UsageError("scatter takes one message for each of the " + std::to_string(size()) + " ranks, not " +
@@ -264,7 +267,7 @@ void TrainingGroup::scatter(std::span<const Message> messages) {
     try {
       action();
     } catch (const Error&) {
-      if (!is_an_end(std::current_exception())) throw;
+      if (!ends_the_rank(std::current_exception())) throw;
       fail(rank, std::current_exception());
     }
   };
@@ -277,7 +280,7 @@ void TrainingGroup::scatter(std::span<const Message> messages) {
       if (workers_[rank]->channel().has_unsent()) unsent.push_back(workers_[rank]);
     }
     if (unsent.empty()) return;
-    look_for_dead();
+    fail_if_any_died();
     wait_for_room(unsent);
     if (on_interrupt_) on_interrupt_();
   }
@@ -297,8 +300,8 @@ std::vector<Message> TrainingGroup::gather_messages(const ReceiveOptions& option
   put_back(workers_, gathered);
   if (!gathered.failed)
     throw TimeoutError(std::to_string(missing.size()) + " of " + std::to_string(size()) +
-                       " ranks have sent nothing within the time-out." + what_they_do(missing));
-  if (!is_an_end(gathered.error)) std::rethrow_exception(gathered.error);
+                       " ranks have sent no message within the time-out." + describe_stacks(missing));
+  if (!ends_the_rank(gathered.error)) std::rethrow_exception(gathered.error);
   fail(*gathered.failed, gathered.error);
 }
 

@@ -5,9 +5,9 @@
 #include "miniray/error.hpp"
 #include "tests/local_node.hpp"
 
-// Here and in tests/main.cpp: "test_rank" says what it got, then echoes; {"die": rank} and {"raise": rank} do as asked.
+// tests/main.cpp has the work function "test_rank": it answers {"echo": ...} with its rank; {"die": rank} and
+// {"raise": rank} make one rank die or throw.
 namespace miniray {
-namespace {}  // namespace
 
 TEST_CASE("a group has ranks, a master and a port of its own") {
   Cluster cluster({local(2), local(1)});
@@ -27,10 +27,10 @@ TEST_CASE("a group has ranks, a master and a port of its own") {
   CHECK_THROWS_AS(other.scatter(std::span(messages).first(1)), UsageError);
 }
 
-TEST_CASE("a rank that dies is named, and no other is left hanging") {
+TEST_CASE("a rank that dies is named, and the other ranks are killed") {
   Cluster cluster({local(4)});
   TrainingGroup group(cluster, cluster.start("test_rank"));
-  group.broadcast({{"die", 2}});  // the others wait for ever
+  group.broadcast({{"die", 2}});  // the other ranks wait forever
   try {
     (void)group.gather();
     FAIL("it returned");
@@ -44,17 +44,17 @@ TEST_CASE("a rank that dies is named, and no other is left hanging") {
   for (Worker* worker : group.workers()) CHECK(worker->wait(10.0) == -9);
 }
 
-TEST_CASE("a rank that throws is the cause, not those that notice") {
+TEST_CASE("a rank that throws is the cause, not the ranks that fail after it") {
   Cluster cluster({local(3)});
   TrainingGroup group(cluster, cluster.start("test_rank"));
-  group.broadcast({{"raise", 1}});  // and the others say that a peer closed the connection
+  group.broadcast({{"raise", 1}});  // the other ranks throw that a peer closed the connection
   try {
     (void)group.gather();
     FAIL("it returned");
   } catch (const GroupError& error) {
     CHECK(error.rank() == 1);
     CHECK(error.failures().size() == 3);
-    CHECK(std::string(error.what()).find("Then the others noticed:\n  rank ") != std::string::npos);
+    CHECK(std::string(error.what()).find("Then these ranks failed too:\n  rank ") != std::string::npos);
   }
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("a time-out says what each rank is doing, and the group goes on") {
     FAIL("it returned");
   } catch (const TimeoutError& error) {
     const std::string text = error.what();
-    CHECK(text.find("1 of 2 ranks have sent nothing") == 0);
+    CHECK(text.find("1 of 2 ranks have sent no message") == 0);
     CHECK(text.find("rank 1 of 2 (worker ") != std::string::npos);
     CHECK(text.find(", after 0.") != std::string::npos);
     CHECK(text.find("test_rank") != std::string::npos);  // its C++ stack
@@ -76,12 +76,12 @@ TEST_CASE("a time-out says what each rank is doing, and the group goes on") {
   CHECK(group.gather() == std::vector<Value>{Value(0), Value(1)});
 }
 
-TEST_CASE("a group that does not come together says so") {
+TEST_CASE("a group that does not become ready throws, and says why") {
   Cluster cluster({local(2)});
   const std::span<Worker> workers = cluster.start("test_rank_not_ready");
   try {
     const TrainingGroup group(cluster, workers, {.timeout_s = 0.2, .progress = false});
-    FAIL("it came together");
+    FAIL("it became ready");
   } catch (const TimeoutError& error) {
     CHECK(std::string(error.what()).find("1 of 2 ranks are not ready after 0.2 s.\n  rank 1 of 2") == 0);
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* library_name = "libhwloc.so.15";  // hwloc 2
 static_assert(HWLOC_API_VERSION >= 0x00020000);
 
-// hwloc's calls, found in the library by their names; the types are those of its header.
+// The functions of hwloc that are used here, looked up in the library by name. Their types come from its header.
 class Hwloc {
  public:
   Hwloc() : library_(library_name) {}
@@ -39,19 +39,19 @@ CpuSurvey survey_cpus() {
   CpuSurvey survey;
   const Hwloc hwloc;
   if (!hwloc.usable()) {
-    survey.note = "which CPUs are next to which GPU is not known, as hwloc is missing (" +
-                  (hwloc.library().loaded() ? "another version is there" : hwloc.library().why_not()) +
-                  "): apt-get install libhwloc15";
+    survey.note = "it is not known which CPUs are next to which GPU, because hwloc is missing (" +
+                  (hwloc.library().loaded() ? "its version is not 2" : hwloc.library().why_not()) +
+                  "). Install it: apt-get install libhwloc15";
     return survey;
   }
   hwloc_topology_t made = nullptr;
   if (hwloc.init(&made) != 0) {
-    survey.note = "hwloc cannot tell of the CPUs";
+    survey.note = "it is not known which CPUs are next to which GPU, because hwloc failed. Try `lstopo`";
     return survey;
   }
   const std::unique_ptr<hwloc_topology, decltype(hwloc.destroy)> topology(made, hwloc.destroy);
   if (hwloc.load(topology.get()) != 0) {
-    survey.note = "hwloc cannot tell of the CPUs";
+    survey.note = "it is not known which CPUs are next to which GPU, because hwloc failed. Try `lstopo`";
     return survey;
   }
   const unsigned count = hwloc.count_at(topology.get(), HWLOC_TYPE_DEPTH_NUMANODE);
@@ -61,6 +61,7 @@ CpuSurvey survey_cpus() {
     node.index = static_cast<int>(object->os_index);
     for (int cpu = hwloc.next_cpu(object->cpuset, -1); cpu >= 0; cpu = hwloc.next_cpu(object->cpuset, cpu))
       node.cpus.push_back(cpu);
+    // Memory without CPUs, such as a GPU's own, is of no use for affinity.
     if (!node.cpus.empty()) survey.numa_nodes.push_back(std::move(node));
   }
   return survey;

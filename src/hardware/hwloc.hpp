@@ -1,4 +1,4 @@
-// The machine's NUMA nodes and their CPUs, as hwloc tells of them.
+// Asks hwloc for the machine's NUMA nodes and their CPUs.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 namespace miniray {
 
 struct CpuSurvey {
-  std::vector<NumaNode> numa_nodes;  ///< those that have CPUs
-  std::string note;                  ///< why there are none, if there are none
+  std::vector<NumaNode> numa_nodes;  ///< the NUMA nodes that have CPUs
+  std::string note;                  ///< why nothing is known, if numa_nodes is empty
 };
 
-/// hwloc's own variables describe another machine than this one: HWLOC_SYNTHETIC, HWLOC_XMLFILE.
+/// Returns the NUMA nodes of this machine, or of the one that hwloc's variables HWLOC_SYNTHETIC and HWLOC_XMLFILE
+/// describe.
 [[nodiscard]] CpuSurvey survey_cpus();
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-// GPUs and CPUs together: which this process sees, and which are next to each other.
+// Implements miniray/hardware.hpp: combines what NVML says of the GPUs with what hwloc says of the CPUs.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -13,7 +13,8 @@
 namespace miniray {
 namespace {
 
-// As CUDA reads it: the first entry that names no GPU hides itself and all that follow.
+// Returns the GPUs that CUDA_VISIBLE_DEVICES lets this process see. As in CUDA, the first entry that names no GPU hides
+// itself and all entries after it.
 std::vector<Gpu> visible(std::vector<Gpu> all) {
   const char* setting = std::getenv("CUDA_VISIBLE_DEVICES");
   for (Gpu& gpu : all) gpu.visible_as = std::to_string(gpu.index);
@@ -27,7 +28,7 @@ std::vector<Gpu> visible(std::vector<Gpu> all) {
     });
     if (found != all.end()) {
       seen.push_back(*found);
-    } else if (entry.starts_with("MIG-")) {  // a part of a GPU; which one, only CUDA knows
+    } else if (entry.starts_with("MIG-")) {  // a part of a GPU; only CUDA knows of which one
       seen.emplace_back().name = entry;
     } else {
       break;
@@ -43,8 +44,8 @@ const Gpu& gpu_of(const Machine& machine, int gpu) {
   std::string why;
   for (const std::string& note : machine.notes) why += "; " + note;
   const char* setting = std::getenv("CUDA_VISIBLE_DEVICES");
-  throw UsageError("this process sees " + std::to_string(machine.gpus.size()) + " GPUs, so there is no GPU " +
-                   std::to_string(gpu) +
+  throw UsageError("there is no GPU " + std::to_string(gpu) + ": this process sees " +
+                   std::to_string(machine.gpus.size()) + " GPUs" +
                    (setting != nullptr ? " (CUDA_VISIBLE_DEVICES=" + std::string(setting) + ")" : "") + why);
 }
 
@@ -70,6 +71,7 @@ std::vector<int> cpus_next_to(const Machine& machine, const std::vector<Gpu>& gp
     if (std::ranges::find(gpus, node.index, &Gpu::numa_node) != gpus.end())
       cpus.insert(node.cpus.begin(), node.cpus.end());
   }
+  // If the place of one GPU is not known, any restriction could put the process far from it.
   if (cpus.size() == all || std::ranges::find(gpus, -1, &Gpu::numa_node) != gpus.end()) return {};
   return {cpus.begin(), cpus.end()};
 }

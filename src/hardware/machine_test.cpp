@@ -26,7 +26,7 @@ TEST_CASE("a described machine is found: 8 GPUs on 2 NUMA nodes") {
   CHECK(cpu_list_text(cpus_next_to(machine, {machine.gpus[6]})) == "16-31");
   CHECK(cpus_next_to(machine, {machine.gpus[0], machine.gpus[7]}).empty());  // all of them
   CHECK(get_gpu_numa_node(7) == 1);
-  CHECK_THROWS_WITH_AS((void)get_gpu_numa_node(8), "this process sees 8 GPUs, so there is no GPU 8", UsageError);
+  CHECK_THROWS_WITH_AS((void)get_gpu_numa_node(8), "there is no GPU 8: this process sees 8 GPUs", UsageError);
 }
 
 TEST_CASE("what CUDA_VISIBLE_DEVICES hides is hidden") {
@@ -47,24 +47,24 @@ TEST_CASE("what CUDA_VISIBLE_DEVICES hides is hidden") {
   }
   const Described described(Described::Variables{{"CUDA_VISIBLE_DEVICES", ""}});
   CHECK(discover_machine().gpus.empty());
-  CHECK_THROWS_WITH_AS((void)set_gpu_affinity(0),
-                       "this process sees 0 GPUs, so there is no GPU 0 (CUDA_VISIBLE_DEVICES=)", UsageError);
+  CHECK_THROWS_WITH_AS((void)set_gpu_affinity(0), "there is no GPU 0: this process sees 0 GPUs (CUDA_VISIBLE_DEVICES=)",
+                       UsageError);
 }
 
-TEST_CASE("a machine without driver and hwloc works, and says so") {
+TEST_CASE("a machine without a driver works, and a note says what is missing") {
   const Described described(Described::Variables{{"MINIRAY_NVML_LIBRARY", "/nowhere/libnvidia-ml.so"}});
   const Machine machine = discover_machine();
   CHECK(machine.gpus.empty());
   REQUIRE(machine.notes.size() == 1);
-  CHECK(machine.notes[0].starts_with("no NVIDIA driver (/nowhere/libnvidia-ml.so: cannot open"));
+  CHECK(machine.notes[0].starts_with("there is no NVIDIA driver (/nowhere/libnvidia-ml.so: cannot open"));
   const Described no_library(Described::Variables{{"MINIRAY_NVML_LIBRARY", "libc.so.6"}});
-  CHECK(discover_machine().notes[0] == "libc.so.6 is no NVML library: it has no nvmlInit_v2");
+  CHECK(discover_machine().notes[0] == "libc.so.6 is not the NVML library: it has no nvmlInit_v2");
 }
 
 TEST_CASE("a process runs next to its GPU") {
   if (system::usable_cpus() < 2) return;
   Worker worker([](Handle& handle) {
-    const Described described;  // its NUMA nodes are this machine's CPUs 0 and 1
+    const Described described;  // it has two NUMA nodes, with the CPUs 0 and 1
     const std::vector<int> pinned = set_gpu_affinity(5);
     handle.send({{"pinned", pinned.size()}, {"runs_on", cpu_list_text(system::usable_cpu_list())}});
   });

@@ -11,7 +11,8 @@
 namespace miniray {
 namespace {
 
-// The part of NVML's interface that is used here. It is stable: names carry a version where a layout changed.
+// The part of NVML's interface that is used here, so that no header of NVIDIA's is needed. NVML keeps it stable: when a
+// layout changes, the function gets a new name with a version.
 using Return = int;
 using Device = struct OpaqueDevice*;
 constexpr Return success = 0;
@@ -32,18 +33,18 @@ class Nvml {
  public:
   explicit Nvml(const std::string& path) : library_(path) {
     if (!library_.loaded()) {
-      failure_ = "no NVIDIA driver (" + library_.why_not() + ")";
+      failure_ = "there is no NVIDIA driver (" + library_.why_not() + ")";
       return;
     }
     const auto init = library_.function<Return()>("nvmlInit_v2");
     if (init == nullptr) {
-      failure_ = path + " is no NVML library: it has no nvmlInit_v2";
+      failure_ = path + " is not the NVML library: it has no nvmlInit_v2";
       return;
     }
     if (const Return code = init(); code == success)
       initialised_ = true;
     else
-      failure_ = "the NVIDIA driver does not answer: " + error_text(code) + ". `nvidia-smi` tells more";
+      failure_ = "the NVIDIA driver does not answer: " + error_text(code) + ". Try `nvidia-smi`";
   }
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
@@ -55,13 +56,14 @@ class Nvml {
   [[nodiscard]] bool usable() const { return initialised_; }
   [[nodiscard]] const std::string& failure() const { return failure_; }
 
-  /// False if the library has no such function, or it failed.
+  /// Returns false if the library has no such function, or if the function failed.
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     const auto function = library_.function<Return(Arguments...)>(name);
     return function != nullptr && function(arguments...) == success;
   }
 
+  /// Returns the text that the function writes; an empty one if it failed.
   template <class... Before>
   [[nodiscard]] std::string text(const char* name, Before... before) const {
     std::array<char, text_bytes> room{};
@@ -80,7 +82,7 @@ class Nvml {
   std::string failure_;
 };
 
-// "00000000:3B:00.0", as NVML writes it, in the kernel's way.
+// Turns NVML's form of a PCI address, "00000000:3B:00.0", into the kernel's, "0000:3b:00.0".
 std::string kernel_address(const PciInfo& pci) {
   std::string address(pci.address.data(), strnlen(pci.address.data(), pci.address.size()));
   std::ranges::transform(address, address.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -88,6 +90,7 @@ std::string kernel_address(const PciInfo& pci) {
   return address.find(':') == long_domain ? address.substr(long_domain - short_domain) : address;
 }
 
+// Old drivers cannot say it; then the kernel may know.
 int numa_node_of(const Nvml& nvml, Device device, const std::string& pci_address) {
   constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
   std::array<unsigned long, numa_words> nodes{};
@@ -126,7 +129,7 @@ GpuSurvey ask(const char* library) {
     }
     survey.gpus.push_back(std::move(gpu));
   }
-  if (survey.gpus.empty()) survey.note = "the NVIDIA driver is there, and no GPU";
+  if (survey.gpus.empty()) survey.note = "there is no GPU, although there is an NVIDIA driver";
   return survey;
 }
 

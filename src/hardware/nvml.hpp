@@ -1,4 +1,4 @@
-// The machine's NVIDIA GPUs, as the driver's own library (NVML) tells of them.
+// Asks the library of NVIDIA's driver (NVML) for the machine's GPUs.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace miniray {
 
 struct GpuSurvey {
-  std::vector<Gpu> gpus;  ///< all of the machine, in the order of their PCI addresses
+  std::vector<Gpu> gpus;  ///< all GPUs of the machine, in the order of their PCI addresses
   std::string driver_version;
-  std::string note;  ///< why there are none, if there are none
+  std::string note;  ///< why no GPU was found, if gpus is empty
 };
 
-/// MINIRAY_NVML_LIBRARY names the library where it has no usual place.
+/// Returns all GPUs of the machine. The variable MINIRAY_NVML_LIBRARY names the library if it is not in a usual place.
 [[nodiscard]] GpuSurvey survey_gpus();
 
 }  // namespace miniray

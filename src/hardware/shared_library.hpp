@@ -1,4 +1,4 @@
-// A library that is loaded while it is needed, if it is there at all.
+// A shared library that is loaded at run time and unloaded with the object. It need not exist: loaded() says so.
 #pragma once
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ namespace miniray {
 class SharedLibrary {
  public:
   explicit SharedLibrary(const std::string& name) : handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr) why_not_ = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is for each thread
+    if (handle_ == nullptr) why_not_ = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc has one for each thread
   }
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
@@ -20,8 +20,9 @@ class SharedLibrary {
   }
 
   [[nodiscard]] bool loaded() const { return handle_ != nullptr; }
+  /// Returns why the library was not loaded.
   [[nodiscard]] const std::string& why_not() const { return why_not_; }
-  /// Null if the library has none of that name.
+  /// Returns null if the library has no function of this name.
   template <class Function>
   [[nodiscard]] Function* function(const char* name) const {
     return handle_ != nullptr ? reinterpret_cast<Function*>(dlsym(handle_, name)) : nullptr;

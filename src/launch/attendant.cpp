@@ -14,7 +14,7 @@
 namespace miniray {
 
 Attendant::Attendant(const std::vector<Node>& nodes, const Options& options) {
-  std::vector<Fd> theirs;
+  std::vector<Fd> theirs;  // the attendant's ends, which this process closes when the attendant has them
   List described;
   for (const Node& node : nodes) {
     auto [talk_here, talk_there] = system::socket_pair();
@@ -29,75 +29,76 @@ Attendant::Attendant(const std::vector<Node>& nodes, const Options& options) {
     theirs.push_back(std::move(talk_there));
     theirs.push_back(std::move(errors_there));
   }
-  auto [news_here, news_there] = system::socket_pair();
+  auto [control_here, control_there] = system::socket_pair();
   auto [lifeline_here, lifeline_there] = system::socket_pair();
   std::vector<std::string> command = options.command;
-  command.push_back(std::to_string(news_there.get()));
+  command.push_back(std::to_string(control_there.get()));
   command.push_back(std::to_string(lifeline_there.get()));
-  theirs.push_back(std::move(news_there));
+  theirs.push_back(std::move(control_there));
   theirs.push_back(std::move(lifeline_there));
   std::vector<int> keep;
   for (const Fd& descriptor : theirs) keep.push_back(descriptor.get());
 
-  news_ = std::move(news_here);
+  control_ = std::move(control_here);
   lifeline_ = std::move(lifeline_here);
   process_ = ChildProcess(spawn_process(command, {}, keep));
   const Value orders{{"nodes", Value(std::move(described))},
                      {"output_folder", options.output_folder},
                      {"unreachable_ms", options.unreachable_ms}};
-  system::send_all(news_.get(), with_length(write_json(orders)));
+  system::send_all(control_.get(), with_length(write_json(orders)));
 }
 
 Attendant::~Attendant() {
-  if (generation_ != process_generation()) return;
+  if (generation_ != process_generation()) return;  // in a forked child, the attendant belongs to the parent
   process_.signal_group(SIGKILL);
   if (!process_.status()) process_.reap();
 }
 
-void Attendant::take_over(std::size_t node) {
+void Attendant::hand_over(std::size_t node) {
   MINIRAY_CHECK(node < streams_.size() && streams_[node].talk.input_fileno() >= 0, node, streams_.size());  // once
   Streams& streams = streams_[node];
-  // What was read already, and is more than a line, goes along.
+  // Bytes that this process has read after the "ready" line are the attendant's too.
   const std::string rest = streams.talk.take_rest();
   const Fd talk = streams.talk.take_descriptor(), errors = streams.errors.take_descriptor();
   const std::array<int, 2> descriptors{talk.get(), errors.get()};
   const AttendantNotice notice{static_cast<std::int32_t>(node), static_cast<std::int32_t>(rest.size())};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
-  while (system::send(news_.get(), std::span(&piece, 1), descriptors).outcome == system::Transfer::Outcome::would_block)
-    (void)system::poll_one(news_.get(), POLLOUT, limits::wait_slice_ms);
-  system::send_all(news_.get(), rest);
+  while (system::send(control_.get(), std::span(&piece, 1), descriptors).outcome ==
+         system::Transfer::Outcome::would_block)
+    (void)system::poll_one(control_.get(), POLLOUT, limits::wait_slice_ms);
+  system::send_all(control_.get(), rest);
 }
 
 void Attendant::drop(std::size_t node) {
   const AttendantNotice notice{static_cast<std::int32_t>(node), AttendantNotice::drop};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
-  // Should it have ended, so have the commands that it started.
+  // If the attendant has ended, the commands that it started have ended too.
   while (process_.running() &&
-         system::send(news_.get(), std::span(&piece, 1), {}).outcome == system::Transfer::Outcome::would_block)
-    (void)system::poll_one(news_.get(), POLLOUT, limits::wait_slice_ms);
+         system::send(control_.get(), std::span(&piece, 1), {}).outcome == system::Transfer::Outcome::would_block)
+    (void)system::poll_one(control_.get(), POLLOUT, limits::wait_slice_ms);
 }
 
 const std::map<std::size_t, int>& Attendant::exit_codes() {
   AttendantNotice notice{};
-  while (news_.valid()) {
+  while (control_.valid()) {
     const system::Transfer transfer =
-        system::receive(news_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, nullptr);
+        system::receive(control_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, nullptr);
     if (transfer.bytes != sizeof(notice)) break;
     exit_codes_[static_cast<std::size_t>(notice.node)] = notice.value;
   }
-  // Without it nothing goes on: its nodes are lost, whatever became of their commands.
+  // Without the attendant no node can be reached, even if its command still runs.
   if (!process_.running())
     for (std::size_t node = 0; node < streams_.size(); ++node) exit_codes_.emplace(node, -SIGKILL);
   return exit_codes_;
 }
 
-void Attendant::tell_to_finish() {
-  if (news_.valid()) system::shut_down_writing(news_.get());
+void Attendant::begin_finish() {
+  if (control_.valid()) system::shut_down_writing(control_.get());
   streams_.clear();
 }
 
 bool Attendant::finish(const Deadline& deadline, const std::function<void()>& on_interrupt) {
-  tell_to_finish();
+  begin_finish();
   while (process_.running()) {
     (void)system::poll_one(process_.pidfd(), POLLIN, deadline.poll_ms(limits::wait_slice_ms));
     if (on_interrupt) on_interrupt();

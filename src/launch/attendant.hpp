@@ -1,7 +1,8 @@
-// The process that attends a cluster's connections: it starts ssh for every node, prints what workers print there, and
-// tells the nodes' servers now and then that the cluster still lives. The cluster's own process is thus free to compute
-// or to sleep. It is a program of its own and no fork, which would hold on to the memory of the process that it came
-// from. When that ends, however it does, the kernel kills the attendant and every ssh, and so the servers end.
+// The attendant is a process that looks after a cluster's connections: it starts ssh for every node, prints what the
+// workers there print, and sends heartbeats to the nodes' servers, so that the cluster's own process is free to compute
+// or sleep. The attendant is a program of its own rather than a fork, because a fork would keep the memory of its
+// parent. When the cluster's process ends in any way, the kernel kills the attendant and every ssh, and the servers
+// end.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,20 @@
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/process.hpp"
-#include "launch/line_stream.hpp"
+#include "launch/launch_protocol.hpp"
 #include "miniray/limits.hpp"
 
 namespace miniray {
 
-/// Between the cluster and its attendant. From the cluster: these descriptors are yours, and so many bytes that were
-/// read from them follow; or drop the node. To the cluster: the command of a node ended with this exit code.
+/// A message between the cluster and its attendant about one node. From the cluster: take over the two descriptors that
+/// come with it, and the `value` bytes that follow, which were read from them already; or, if `value` is `drop`, drop
+/// the node. To the cluster: the node's command has ended with the exit code `value`.
 struct AttendantNotice {
   static constexpr std::int32_t drop = -1;
   std::int32_t node, value;
 };
 
+/// The cluster's side: starts the attendant process and owns it.
 class Attendant {
  public:
   struct Node {
@@ -34,42 +37,48 @@ class Attendant {
   struct Options {
     std::string output_folder;  // empty: standard output
     int unreachable_ms;
-    std::vector<std::string> command;  // a program that calls attend() with the two numbers that are added
+    std::vector<std::string> command;  // a program that passes its last two arguments, which are appended, to attend()
   };
-  /// What a node's command says.
+  /// The standard streams of a node's command.
   struct Streams {
-    LineStream talk, errors;
+    LineStream talk;    // its input and output
+    LineStream errors;  // its standard error
   };
 
+  /// Starts the attendant, which starts the nodes' commands.
   Attendant(const std::vector<Node>& nodes, const Options& options);
-  /// Kills whatever is left.
+  /// Kills the attendant and the commands that still run.
   ~Attendant();
   Attendant(const Attendant&) = delete;
   Attendant& operator=(const Attendant&) = delete;
 
+  /// Returns the streams by node. The caller reads and writes them until hand_over().
   [[nodiscard]] std::vector<Streams>& streams() { return streams_; }
-  /// The attendant reads these from now on.
-  void take_over(std::size_t node);
-  /// The node's command is ended, and what it started there sees the end of its stream; the others go on.
+  /// Hands the node's streams over to the attendant process, which reads them from now on. Call it once for a node.
+  void hand_over(std::size_t node);
+  /// Kills the node's command, so that the server there sees the end of its stream. Other nodes are not disturbed.
   void drop(std::size_t node);
-  /// Readable when a command has ended.
-  [[nodiscard]] int fileno() const { return news_.get(); }
-  /// The exit codes of the commands that have ended, by node.
+  /// Returns a descriptor that is readable when a command has ended.
+  [[nodiscard]] int fileno() const { return control_.get(); }
+  /// Returns the exit codes of the commands that have ended, by node; a negative one is a signal.
   const std::map<std::size_t, int>& exit_codes();
-  /// The first half of finish(): for who ends several, and then waits for all.
-  void tell_to_finish();
-  /// The nodes' servers are told to end; waits until all that was printed is shown. False if it took too long.
+  /// Tells the nodes' servers to end. To end several attendants quickly, call it on each, then finish() on each.
+  void begin_finish();
+  /// Tells the nodes' servers to end, and waits until everything that the workers printed is shown. Returns false if
+  /// that was not so by the deadline.
   bool finish(const Deadline& deadline, const std::function<void()>& on_interrupt);
 
  private:
   std::vector<Streams> streams_;
-  Fd news_, lifeline_;
+  Fd control_;   // carries the orders as JSON first, then AttendantNotices in both directions
+  Fd lifeline_;  // its end kills the attendant
   ChildProcess process_;
   std::map<std::size_t, int> exit_codes_;
   std::uint64_t generation_ = process_generation();
 };
 
-/// What the attendant's program does. Returns its exit code.
-int attend(int news, int lifeline);
+/// The attendant's side: runs until the cluster has finished. The arguments are the numbers of two descriptors. Returns
+/// the exit code for the process.
+int attend(int control, int lifeline);
 
 }  // namespace miniray

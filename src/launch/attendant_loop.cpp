@@ -1,4 +1,4 @@
-// What runs in the attendant's process: attendant.hpp says what it does for a cluster.
+// The loop of the attendant process, which attendant.hpp describes. It never waits for one node or for a terminal.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,22 +19,22 @@
 #include "launch/attendant.hpp"
 #include "launch/launch_command.hpp"
 #include "launch/launch_protocol.hpp"
-#include "launch/line_stream.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 
 namespace miniray {
 namespace {
 
-// The attendant's ends of a node's streams, for the command that it starts.
+// A node's command, and the descriptors that become its standard streams.
 struct NodeEnds {
   std::string name;
   std::vector<std::string> command;
   Fd talk, errors;
 };
 
-// Text for one of this process's standard descriptors, which others share: written when there is room, a few lines
-// at a time, so that a terminal that stands still stops nothing but itself.
+// Prints text to standard output or standard error. Text is queued, and a few lines are written when there is room:
+// other processes share these descriptors, so they cannot be made non-blocking, and a stopped terminal must not stop
+// the loop.
 class Printer {
  public:
   explicit Printer(int descriptor) : descriptor_(descriptor) {}
@@ -51,8 +51,8 @@ class Printer {
 
 class AttendantLoop {
  public:
-  AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms);
-  // Returns when the cluster has finished and every node has.
+  AttendantLoop(std::vector<NodeEnds> ends, Fd control, std::string output_folder, int unreachable_ms);
+  // Returns when the cluster has finished and every node's command has ended.
   int run();
 
  private:
@@ -61,10 +61,10 @@ class AttendantLoop {
     ChildProcess command;
     bool ended = false;  // the command
     LineStream talk, errors;
-    bool taken_over = false;
+    bool taken_over = false;  // the cluster has handed over talk and errors
   };
   void start(std::size_t index, NodeEnds& ends);
-  void hear_news();
+  void read_control();
   void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
   void drop(Node& node);
   void read_node(Node& node);
@@ -72,10 +72,10 @@ class AttendantLoop {
   void report(std::size_t node, int exit_code);
   void reap();
   [[nodiscard]] bool all_done() const;
-  void turn();
+  void poll_once();
 
   std::vector<Node> nodes_;
-  Fd news_;
+  Fd control_;
   std::string output_folder_;
   int heartbeat_ms_;
   Deadline next_heartbeat_ = Deadline::in_ms(0);
@@ -86,6 +86,7 @@ class AttendantLoop {
 
 void Printer::write_some() {
   if (waiting_.empty() || (system::poll_one(descriptor_, POLLOUT, 0) & (POLLOUT | POLLERR | POLLHUP)) == 0) return;
+  // A short write fits into a pipe or terminal that is ready, so it does not block.
   std::size_t bytes = std::min(waiting_.size(), limits::print_bytes_max);
   const std::size_t line_end = waiting_.rfind('\n', bytes - 1);
   if (line_end != std::string::npos) bytes = line_end + 1;
@@ -94,12 +95,12 @@ void Printer::write_some() {
     const bool gone = transfer.outcome == system::Transfer::Outcome::closed;
     waiting_.erase(0, gone ? waiting_.size() : transfer.bytes);
   } catch (const SystemError&) {
-    waiting_.clear();  // nobody can be told
+    waiting_.clear();  // this was the only place where an error could be shown
   }
 }
 
-AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, Fd news, std::string output_folder, int unreachable_ms)
-    : news_(std::move(news)),
+AttendantLoop::AttendantLoop(std::vector<NodeEnds> ends, Fd control, std::string output_folder, int unreachable_ms)
+    : control_(std::move(control)),
       output_folder_(std::move(output_folder)),
       heartbeat_ms_(unreachable_ms / limits::heartbeats),
       out_(STDOUT_FILENO),
@@ -125,7 +126,7 @@ void AttendantLoop::start(std::size_t index, NodeEnds& ends) {
 void AttendantLoop::report(std::size_t node, int exit_code) {
   const AttendantNotice notice{static_cast<std::int32_t>(node), exit_code};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
-  if (news_.valid()) (void)system::send(news_.get(), std::span(&piece, 1), {});
+  if (control_.valid()) (void)system::send(control_.get(), std::span(&piece, 1), {});
 }
 
 void AttendantLoop::reap() {
@@ -138,22 +139,22 @@ void AttendantLoop::reap() {
   }
 }
 
-void AttendantLoop::hear_news() {
+void AttendantLoop::read_control() {
   AttendantNotice notice{};
   std::vector<Fd> descriptors;
   const system::Transfer transfer =
-      system::receive(news_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, &descriptors);
+      system::receive(control_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, &descriptors);
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;
   if (transfer.bytes == sizeof(notice) && notice.value == AttendantNotice::drop)
     return drop(nodes_.at(static_cast<std::size_t>(notice.node)));
-  if (transfer.bytes != sizeof(notice) || descriptors.size() != 2) {  // the cluster has finished
+  if (transfer.bytes != sizeof(notice) || descriptors.size() != 2) {  // the end of the stream: the cluster has finished
     finishing_ = true;
     for (Node& node : nodes_)
-      if (node.taken_over) node.talk.finish();
+      if (node.taken_over) node.talk.close_output();
     return;
   }
   std::string rest(static_cast<std::size_t>(notice.value), '\0');
-  if (!rest.empty()) system::receive_all(news_.get(), std::as_writable_bytes(std::span(rest)));
+  if (!rest.empty()) system::receive_all(control_.get(), std::as_writable_bytes(std::span(rest)));
   take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), rest);
 }
 
@@ -165,7 +166,8 @@ void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, co
   node.taken_over = true;
 }
 
-// A command that stands still is not waited for, nor are those who hold its streams elsewhere.
+// Prints what the node has sent, then closes its streams without waiting: the command may hang, and other processes may
+// hold the other ends of the streams.
 void AttendantLoop::drop(Node& node) {
   if (node.taken_over) read_node(node);
   node.taken_over = false;
@@ -174,6 +176,7 @@ void AttendantLoop::drop(Node& node) {
   if (!node.ended) (void)node.command.signal(SIGKILL);
 }
 
+// Lines of workers have a label; any other line is the server's own.
 void AttendantLoop::show(const std::string& line, const Node& node) {
   const std::size_t space = line.find(' ');
   const bool to_errors = line.starts_with(launch::errors);
@@ -188,7 +191,7 @@ void AttendantLoop::show(const std::string& line, const Node& node) {
   std::ofstream& file = files_[name];
   if (!file.is_open()) file.open(std::filesystem::path(output_folder_) / (name + ".log"), std::ios::app);
   file << text << '\n' << std::flush;
-  if (!file) {
+  if (!file) {  // for example, the disk is full
     errors_.print("[" + label + "] " + text + "\n");
     file.clear();
   }
@@ -204,7 +207,7 @@ void AttendantLoop::read_node(Node& node) {
     const std::string rest = stream.take_rest();
     from_errors ? errors_.print("[" + node.name + "] " + rest + "\n") : show(rest, node);
   }
-  if (!node.talk.ended() && !finishing_ && !node.talk.flush()) node.talk.finish();
+  if (!node.talk.ended() && !finishing_ && !node.talk.flush()) node.talk.close_output();
 }
 
 bool AttendantLoop::all_done() const {
@@ -213,10 +216,11 @@ bool AttendantLoop::all_done() const {
          });
 }
 
-void AttendantLoop::turn() {
-  std::vector<pollfd> watched{{finishing_ ? -1 : news_.get(), POLLIN, 0},
+void AttendantLoop::poll_once() {
+  std::vector<pollfd> watched{{finishing_ ? -1 : control_.get(), POLLIN, 0},
                               {out_.waiting() ? out_.fileno() : -1, POLLOUT, 0},
                               {errors_.waiting() ? errors_.fileno() : -1, POLLOUT, 0}};
+  // While a printer is full, the nodes' output stays in their streams, and in the end their workers wait.
   const bool reading = !out_.full() && !errors_.full();
   for (Node& node : nodes_) {
     const bool open = node.taken_over && reading;
@@ -225,7 +229,7 @@ void AttendantLoop::turn() {
     watched.push_back({node.ended ? -1 : node.command.pidfd(), POLLIN, 0});
   }
   (void)system::poll_many(watched, next_heartbeat_.poll_ms(limits::wait_slice_ms));
-  if (watched[0].revents != 0) hear_news();
+  if (watched[0].revents != 0) read_control();
   reap();
   if (reading)
     for (Node& node : nodes_)
@@ -237,19 +241,19 @@ void AttendantLoop::turn() {
   for (Node& node : nodes_) {
     if (!node.taken_over || node.talk.ended() || finishing_ || node.talk.unwritten_bytes() > 0) continue;
     node.talk.write("\n");
-    if (!node.talk.flush()) node.talk.finish();
+    if (!node.talk.flush()) node.talk.close_output();
   }
 }
 
 int AttendantLoop::run() {
-  while (!all_done()) turn();
+  while (!all_done()) poll_once();
   return 0;
 }
 
 }  // namespace
 
-int attend(int news, int lifeline) {
-  Fd orders(news);
+int attend(int control, int lifeline) {
+  Fd orders(control);
   const Value ordered = [&] {
     std::uint32_t bytes = 0;
     system::receive_all(orders.get(), std::as_writable_bytes(std::span(&bytes, 1)));
@@ -258,7 +262,7 @@ int attend(int news, int lifeline) {
     return read_json_text(text);
   }();
   std::vector<NodeEnds> ends;
-  std::vector<int> keep{news, lifeline};
+  std::vector<int> keep{control, lifeline};
   for (const Value& node : ordered["nodes"].list()) {
     NodeEnds& each = ends.emplace_back();
     each.name = node["name"].string();
@@ -267,6 +271,7 @@ int attend(int news, int lifeline) {
     each.errors = Fd(static_cast<int>(node["errors"].integer()));
     keep.insert(keep.end(), {each.talk.get(), each.errors.get()});
   }
+  // The commands must inherit none of these descriptors: a copy elsewhere would keep a stream from ending.
   close_all_but(keep);
   for (const int number : keep) set_close_on_exec(number);
   hold_lifeline(lifeline);

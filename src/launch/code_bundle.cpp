@@ -23,11 +23,11 @@ bool is_hash(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// A manifest comes from somebody who has the key; still, it names files inside the folder and nowhere else.
+// A path must stay inside the folder, although the sender of the manifest has the key.
 fs::path checked_path(const std::string& text) {
   const fs::path path = fs::path(text).lexically_normal();
   if (path.empty() || path.is_absolute() || *path.begin() == "..")
-    throw ProtocolError("a file of a bundle has the path \"" + text + "\", which is outside of it");
+    throw ProtocolError("the bundle of code has a file with the path \"" + text + "\", which leads out of its folder");
   return path;
 }
 
@@ -44,19 +44,19 @@ std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
   if (!file || !(content << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()))
-    throw UsageError("cannot read " + path + ", which should go along to the nodes");
+    throw UsageError("cannot read " + path + ", which is to be copied to the nodes");
   return content.str();
 }
 
 CodeBundle::CodeBundle(const std::vector<ShippedFile>& files) {
   std::uint64_t total = 0;
   for (const ShippedFile& file : files) {
-    std::error_code unreadable;  // which read_file tells better
+    std::error_code unreadable;  // ignored here: read_file() below has the better error text
     const std::uintmax_t bytes = fs::file_size(file.source, unreadable);
     files_.push_back({file.path, file.source, {}, unreadable ? 0 : bytes});
     total += files_.back().bytes;
   }
-  if (total > limits::code_bytes_max || files_.size() > limits::code_files_max) refuse(total);
+  if (total > limits::code_bytes_max || files_.size() > limits::code_files_max) refuse_as_too_large(total);
   for (File& file : files_) {
     const std::string content = read_file(file.source);
     file.bytes = content.size();
@@ -64,15 +64,15 @@ CodeBundle::CodeBundle(const std::vector<ShippedFile>& files) {
   }
 }
 
-void CodeBundle::refuse(std::uint64_t total) {
+void CodeBundle::refuse_as_too_large(std::uint64_t total) {
   std::ranges::sort(files_, std::ranges::greater(), &File::bytes);
   std::string largest;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, files_.size()); ++i)
     largest += "\n  " + files_[i].source + " (" + megabytes(files_[i].bytes) + ")";
   throw UsageError(
-      "the code that should go along to the nodes is " + std::to_string(files_.size()) + " files, " + megabytes(total) +
-      "; the limits are " + std::to_string(limits::code_files_max) + " (code_files_max) and " +
-      megabytes(limits::code_bytes_max) + " (code_bytes_max). The largest:" + largest +
+      "the code to copy to the nodes is too large: it has " + std::to_string(files_.size()) + " files and " +
+      megabytes(total) + "; the limits are " + std::to_string(limits::code_files_max) + " files (code_files_max) and " +
+      megabytes(limits::code_bytes_max) + " (code_bytes_max). The largest files are:" + largest +
       "\nMove the script into a folder of its own, or set ship_code=False and install the code on the nodes");
 }
 
@@ -88,10 +88,10 @@ Value CodeBundle::manifest() const {
 
 std::string CodeBundle::content(const std::string& hash) const {
   const auto found = std::ranges::find(files_, hash, &File::hash);
-  if (found == files_.end()) throw ProtocolError("a node asked for a file that is not part of the code");
+  if (found == files_.end()) throw ProtocolError("the node asked for a file that is not in the bundle of code");
   std::string content = read_file(found->source);
   if (content_hash(content) != hash)
-    throw UsageError(found->source + " changed while it was on its way to the nodes. Start again");
+    throw UsageError(found->source + " changed while it was copied to the nodes. Start the cluster again");
   return content;
 }
 
@@ -99,20 +99,21 @@ fs::path cache_folder() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
     return fs::path(cache) / "miniray";
   const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') throw UsageError("neither HOME nor XDG_CACHE_HOME is set: no place for code");
+  if (home == nullptr || *home == '\0')
+    throw UsageError("there is no cache folder for code: neither HOME nor XDG_CACHE_HOME is set. Set one of them");
   return fs::path(home) / ".cache" / "miniray";
 }
 
 CodeUnpacker::CodeUnpacker(const Value& manifest) : cache_(cache_folder()) {
   const std::string& name = manifest["hash"].string();
-  if (!is_hash(name)) throw ProtocolError("a bundle without a hash");
+  if (!is_hash(name)) throw ProtocolError("the bundle of code has no valid hash");
   folder_ = cache_ / "code" / name;
   std::error_code ignored;
   const bool complete = fs::exists(folder_, ignored);
   std::set<std::string> asked;
   for (const Value& entry : manifest["files"].list()) {
     const std::string& hash = entry["hash"].string();
-    if (!is_hash(hash)) throw ProtocolError("a file of a bundle without a hash");
+    if (!is_hash(hash)) throw ProtocolError("the bundle of code has a file without a valid hash");
     files_.push_back({checked_path(entry["path"].string()), hash});
     if (!complete && !fs::exists(stored(hash), ignored) && asked.insert(hash).second)
       missing_.push_back({hash, entry["bytes"].unsigned_integer()});
@@ -120,9 +121,10 @@ CodeUnpacker::CodeUnpacker(const Value& manifest) : cache_(cache_folder()) {
 }
 
 void CodeUnpacker::add(const Missing& file, const std::string& content) const {
-  if (content_hash(content) != file.hash) throw ProtocolError("a file arrived that is not what it should be");
+  if (content_hash(content) != file.hash) throw ProtocolError("a file of code arrived with a wrong hash");
   fs::create_directories(cache_ / "files");
-  fs::permissions(cache_, fs::perms::owner_all);  // code is nobody else's business
+  fs::permissions(cache_, fs::perms::owner_all);  // other users must not read or change the code
+  // The file gets its name when it is complete, because other servers look for that name.
   const fs::path beside = stored(file.hash).string() + "." + random_hex(8);
   std::ofstream out(beside, std::ios::binary);
   out << content;
@@ -130,7 +132,8 @@ void CodeUnpacker::add(const Missing& file, const std::string& content) const {
   if (!out) {
     std::error_code ignored;
     fs::remove(beside, ignored);
-    throw UsageError("cannot write to " + (cache_ / "files").string() + ": is the disk full, or the folder not yours?");
+    throw UsageError("cannot write to " + (cache_ / "files").string() +
+                     ". Is the disk full, or does the folder belong to another user?");
   }
   fs::rename(beside, stored(file.hash));
 }
@@ -140,13 +143,14 @@ fs::path CodeUnpacker::finish() const {
   if (!fs::exists(folder_)) {
     const fs::path beside = folder_.string() + "." + random_hex(8);
     for (const File& file : files_) {
-      fs::last_write_time(stored(file.hash), fs::file_time_type::clock::now(), ignored);  // it is still used
+      fs::last_write_time(stored(file.hash), fs::file_time_type::clock::now(),
+                          ignored);  // so that remove_unused() keeps it
       fs::create_directories((beside / file.path).parent_path());
       fs::copy_file(stored(file.hash), beside / file.path);
     }
     fs::create_directories(beside);
     fs::rename(beside, folder_, ignored);
-    if (ignored) fs::remove_all(beside, ignored);  // another server was first
+    if (ignored) fs::remove_all(beside, ignored);  // another server has made the folder meanwhile
     if (!fs::exists(folder_)) throw UsageError("cannot make the folder " + folder_.string());
     fs::last_write_time(folder_, fs::file_time_type::clock::now(), ignored);
     remove_unused(cache_ / "code");

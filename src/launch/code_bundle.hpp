@@ -1,5 +1,5 @@
-// Code that goes along to a node. A bundle is files with their hashes; on the node it becomes a folder in the user's
-// cache, named after the hash of the whole, and files that are there already are not sent again.
+// CodeBundle collects the files that a cluster copies to its nodes; CodeUnpacker makes a folder of them on a node. The
+// folder is in the user's cache and is named by the hash of the whole bundle. Files in the cache are not sent again.
 #pragma once
 
 #include <filesystem>
@@ -11,19 +11,20 @@
 
 namespace miniray {
 
-/// The whole file. Throws UsageError if it cannot be read.
+/// Returns the content of a file that is copied to the nodes. Throws UsageError if it cannot be read.
 [[nodiscard]] std::string read_file(const std::string& path);
 
 class CodeBundle {
  public:
   CodeBundle() = default;
-  /// Reads and hashes the files. Throws UsageError before that, naming the largest, if they are more than the limits
-  /// allow.
+  /// Reads and hashes the files. If they exceed the limits, it throws a UsageError that names the largest files, before
+  /// it reads any.
   explicit CodeBundle(const std::vector<ShippedFile>& files);
 
-  /// For the node: what the bundle consists of.
+  /// Returns the list of paths, hashes and sizes that CodeUnpacker reads.
   [[nodiscard]] Value manifest() const;
-  /// The contents of a file that the node asked for. Throws UsageError if it has changed meanwhile.
+  /// Returns the content of the file with this hash, which the node has asked for. Throws UsageError if the file has
+  /// changed since it was hashed, and ProtocolError if the bundle has no such file.
   [[nodiscard]] std::string content(const std::string& hash) const;
   [[nodiscard]] bool empty() const { return files_.empty(); }
 
@@ -32,27 +33,29 @@ class CodeBundle {
     std::string path, source, hash;
     std::uint64_t bytes;
   };
-  [[noreturn]] void refuse(std::uint64_t total);
+  [[noreturn]] void refuse_as_too_large(std::uint64_t total);
   std::vector<File> files_;
 };
 
-/// On the node: ${XDG_CACHE_HOME:-~/.cache}/miniray
+/// Returns ${XDG_CACHE_HOME:-~/.cache}/miniray. Throws UsageError if neither variable is set.
 std::filesystem::path cache_folder();
 
-/// On the node: turns a manifest into a folder.
+/// Turns a manifest into a folder, on the node.
 class CodeUnpacker {
  public:
+  /// Throws ProtocolError if the manifest is not valid, for example if a path leads out of the folder.
   explicit CodeUnpacker(const Value& manifest);
 
   struct Missing {
     std::string hash;
     std::uint64_t bytes;
   };
-  /// What has to be sent.
+  /// Returns the files that are not in the cache.
   [[nodiscard]] const std::vector<Missing>& missing() const { return missing_; }
-  /// Throws ProtocolError if it is not what it should be.
+  /// Puts a missing file into the cache. Throws ProtocolError if the content does not match its hash.
   void add(const Missing& file, const std::string& content) const;
-  /// The folder with everything in it; made at once or not at all, whoever else is making it.
+  /// Returns the folder with all files in it. The folder appears complete or not at all, also if another server makes
+  /// it at the same time.
   [[nodiscard]] std::filesystem::path finish() const;
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own, and a cache in it.
+// A temporary folder, with the cache in it.
 struct Scratch {
   Scratch() {
     std::string pattern = (fs::temp_directory_path() / "miniray-test-XXXXXX").string();
@@ -39,7 +39,7 @@ std::string read(const fs::path& path) {
   return content.str();
 }
 
-// What a node does with a manifest; returns how many files had to be sent.
+// Does what a node does with a manifest. Returns how many files had to be sent.
 std::size_t unpack(const CodeBundle& bundle, fs::path* folder = nullptr) {
   CodeUnpacker unpacker(bundle.manifest());
   for (const CodeUnpacker::Missing& file : unpacker.missing()) unpacker.add(file, bundle.content(file.hash));
@@ -50,7 +50,7 @@ std::size_t unpack(const CodeBundle& bundle, fs::path* folder = nullptr) {
 
 }  // namespace
 
-TEST_CASE("code arrives, and what is there already is not sent again") {
+TEST_CASE("code arrives, and files in the cache are not sent again") {
   const Scratch scratch;
   const std::string one = scratch.write("one.py", "1"), two = scratch.write("two.py", "2");
   const std::string empty = scratch.write("empty.py", "");
@@ -69,7 +69,7 @@ TEST_CASE("code arrives, and what is there already is not sent again") {
   CHECK(read(folder / "0/deep/two.py") == "2");
 }
 
-TEST_CASE("what is old and still used stays in the cache, what is old and unused goes") {
+TEST_CASE("the cache keeps old files that are used, and removes old files that are not") {
   const Scratch scratch;
   const std::string one = scratch.write("one.py", "1"), two = scratch.write("two.py", "2");
   fs::path first;
@@ -84,25 +84,25 @@ TEST_CASE("what is old and still used stays in the cache, what is old and unused
   CHECK_FALSE(fs::exists(first));
 }
 
-TEST_CASE("a file that changes on its way is refused at both ends") {
+TEST_CASE("a file that changes while it is copied is refused on both sides") {
   const Scratch scratch;
   const std::string one = scratch.write("one.py", "1");
   const CodeBundle bundle({{"one.py", one}});
   const std::string hash = content_hash("1");
   scratch.write("one.py", "2");
-  CHECK_THROWS_WITH_AS((void)bundle.content(hash), doctest::Contains("changed while it was on its way"), UsageError);
+  CHECK_THROWS_WITH_AS((void)bundle.content(hash), doctest::Contains("changed while it was copied"), UsageError);
   const CodeUnpacker unpacker(bundle.manifest());
   CHECK_THROWS_AS(unpacker.add(unpacker.missing().at(0), "2"), ProtocolError);
   CHECK_THROWS_AS((void)bundle.content(content_hash("other")), ProtocolError);
 }
 
-TEST_CASE("too much code is named") {
+TEST_CASE("too much code is refused, and the largest file is named") {
   const Scratch scratch;
   const std::string small = scratch.write("small.py", "1");
   const std::string large = scratch.write("large.py", std::string(limits::code_bytes_max, 'x'));
   try {
     const CodeBundle bundle({{"small.py", small}, {"large.py", large}});
-    FAIL("it was taken");
+    FAIL("it was accepted");
   } catch (const UsageError& error) {
     const std::string text = error.what();
     CHECK(text.find("code_bytes_max") != std::string::npos);
@@ -110,7 +110,7 @@ TEST_CASE("too much code is named") {
   }
 }
 
-TEST_CASE("a manifest cannot name places outside of the folder") {
+TEST_CASE("a manifest cannot name paths outside of the folder") {
   const Scratch scratch;
   const std::string hash = content_hash("");
   for (const char* path : {"/etc/passwd", "../up", "a/../../up", ""}) {

@@ -35,7 +35,7 @@ ServerProgram ServerProgram::cpp(const std::string& path) {
   ServerProgram program;
   program.executable = std::filesystem::absolute(path).string();
   if (access(program.executable.c_str(), X_OK) != 0)
-    throw UsageError("there is no program " + program.executable + " that could go along to the nodes");
+    throw UsageError("cannot copy the program " + program.executable + " to the nodes: it is not an executable file");
   program.command = [](const NodeConfig&) { return std::string("exec \"$program\" ") + server_argument; };
   return program;
 }
@@ -53,7 +53,7 @@ ServerProgram ServerProgram::python(const std::string& interpreter) {
 
 std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command, const Tunnel& tunnel,
                                         int unreachable_ms) {
-  // Whatever the user's shell is, this is for sh.
+  // The command is written for sh, and the user's login shell may be another one.
   if (is_local(node.host)) return {"/bin/sh", "-c", remote_command};
   const std::string alive_s = std::to_string(std::max(1, unreachable_ms / limits::heartbeats / 1000));
   std::vector<std::string> command{"ssh", "-T",
@@ -71,7 +71,7 @@ std::vector<std::string> launch_command(const NodeConfig& node, const std::strin
 }
 
 std::string with_shipped_program(const std::string& command, const std::string& hash, std::uint64_t bytes) {
-  // Written beside and renamed, so that a program is there whole or not at all.
+  // The program is written to another name and renamed, so that the cache never has half a program under its hash.
   const std::string size = std::to_string(bytes);
   return "folder=\"${XDG_CACHE_HOME:-$HOME/.cache}/miniray/programs\"; program=\"$folder/" + hash +
          "\"; if [ ! -x \"$program\" ]; then echo; echo " + send_program_line +
@@ -81,56 +81,57 @@ std::string with_shipped_program(const std::string& command, const std::string& 
          "{ rm -f \"$program.$$\"; exit 1; }; fi; " + command;
 }
 
-std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints) {
-  const std::string said = trimmed(complaints);
+std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output) {
+  const std::string said = trimmed(error_output);
   const std::string& host = node.host;
   const auto with_cure = [&](const std::string& cause, const std::string& cure) {
     return cause + ". " + cure + (said.empty() ? "" : "\n" + said);
   };
   if (exit_code == command_not_started)
-    return with_cure("the ssh of this machine cannot be started", "Is it installed (openssh-client), and in PATH?");
+    return with_cure("cannot start ssh on this machine", "Install openssh-client, or put ssh into PATH");
   if (exit_code < 0)
-    return with_cure(std::string(is_local(host) ? "its server" : "ssh to it") + " was killed by signal " +
+    return with_cure(std::string(is_local(host) ? "its server" : "the ssh to it") + " was killed by signal " +
                          std::to_string(-exit_code),
-                     "Somebody ended it, or the machine has no memory left: `dmesg` says which");
+                     "A person, a program or the kernel (out of memory) has killed it: `dmesg` may say which");
   if (exit_code == ssh_failed && !is_local(host)) {
     if (has(said, "Could not resolve hostname"))
-      return with_cure("the host is unknown", "Is the name right? `ssh " + host + "` must work from this machine");
+      return with_cure("the host is unknown", "Check the name: `ssh " + host + "` must work on this machine");
     if (has(said, "HOST IDENTIFICATION HAS CHANGED"))
-      return with_cure("its host key has changed", "If that is right (the machine was set up anew): ssh-keygen -R " +
-                                                       host + ", then ssh " + host + " once, to accept the new key");
+      return with_cure("its host key has changed", "If the machine was set up anew, run `ssh-keygen -R " + host +
+                                                       "`, then `ssh " + host + "` once and accept the new key");
     if (has(said, "Host key verification failed") || has(said, "host key is known"))
-      return with_cure("its host key is not known here", "Run `ssh " + host + "` once, and accept the key");
+      return with_cure("this machine does not know its host key", "Run `ssh " + host + "` once and accept the key");
     if (has(said, "Permission denied"))
-      return with_cure("ssh let nobody in (key rejected)",
+      return with_cure("ssh refused the login (key rejected)",
                        "Run `ssh-copy-id " + host + "`, or load your key with ssh-add, or set ssh_key");
     if (has(said, "Connection refused"))
-      return with_cure("nobody listens for ssh (connection refused)", "Is sshd running there, and the port right?");
+      return with_cure("no ssh server listens there (connection refused)",
+                       "Check that sshd runs on the host, and that ssh uses the right port");
     if (has(said, "timed out") || has(said, "not responding") || has(said, "No route to host") ||
         has(said, "unreachable"))
-      return with_cure("the host does not answer", "Is it up? `ping " + host + "`");
+      return with_cure("the host does not answer", "Check that it is up: `ping " + host + "`");
     if (has(said, "forward"))
-      return with_cure("sshd does not forward Unix-domain sockets",
-                       "Set AllowStreamLocalForwarding yes in its sshd_config, or do without tunnel");
+      return with_cure("its sshd does not forward Unix-domain sockets",
+                       "Set AllowStreamLocalForwarding yes in its sshd_config, or do not use tunnel");
     return with_cure("ssh failed", "Try `ssh " + host + " true`");
   }
   if (has(said, "No module named miniray") || has(said, "No module named 'miniray'"))
-    return with_cure("MiniRay is not installed for the Python there",
-                     std::string("Run there: ") + (node.python_bin.empty() ? "python3" : node.python_bin) +
-                         " -m pip install miniray==" + version + "; or set python_bin");
+    return with_cure("its Python has no MiniRay",
+                     std::string("Run on the node: ") + (node.python_bin.empty() ? "python3" : node.python_bin) +
+                         " -m pip install miniray==" + version + "; or set python_bin to a Python that has it");
   if (exit_code == not_found || exit_code == not_executable)
-    return with_cure(
-        "there is no such program there" + (node.python_bin.empty() ? std::string() : " as " + node.python_bin),
-        "Set python_bin to an interpreter that the node has");
+    return with_cure(node.python_bin.empty() ? "the node does not have the program to run"
+                                             : "the node has no program " + node.python_bin,
+                     "Set python_bin to an interpreter that the node has");
   return "its server ended with exit code " + std::to_string(exit_code) + " before it was ready" +
          (said.empty() ? "" : ":\n" + said);
 }
 
-std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints) {
-  const std::string said = trimmed(complaints);
+std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output) {
+  const std::string said = trimmed(error_output);
   std::string how = "ended with exit code " + std::to_string(exit_code);
   if (exit_code < 0) how = "was killed by signal " + std::to_string(-exit_code);
-  // ssh says the same for both.
+  // ssh has one exit code for both.
   if (exit_code == ssh_failed) how = "was killed, or the ssh connection to it broke,";
   return "its server " + how + " while it was " + stage + (said.empty() ? "" : ":\n" + said);
 }

@@ -1,4 +1,4 @@
-// How a node's server is started: the command line, and what it means when that fails.
+// Builds the command line that starts a node's server, and explains why such a command has failed.
 #pragma once
 
 #include <climits>
@@ -9,33 +9,35 @@
 
 namespace miniray {
 
-/// "localhost" and its addresses need no ssh.
+/// Returns true for "localhost" and its addresses, which are reached without ssh.
 [[nodiscard]] bool is_local(const std::string& host);
 
+/// The two ends of a tunnel through ssh: paths of Unix-domain sockets. Both are empty if there is no tunnel.
 struct Tunnel {
-  std::string here, there;  ///< paths of Unix-domain sockets; empty: none
+  std::string here, there;
 };
 
-/// What to run here. Without ssh it is the same command, in a shell.
+/// Returns the command to run on this machine: ssh with `remote_command`, or for a local node a shell with it.
 [[nodiscard]] std::vector<std::string> launch_command(const NodeConfig& node, const std::string& remote_command,
                                                       const Tunnel& tunnel, int unreachable_ms);
 
-/// For a node's shell: the program of that hash from the cache, sent if it is not there, in place of "$program".
+/// Returns shell code for the node that sets "$program" to the cached program with this hash, and then runs `command`.
+/// If the cache has no such program, the code prints send_program_line and reads the program from its input.
 [[nodiscard]] std::string with_shipped_program(const std::string& command, const std::string& hash,
                                                std::uint64_t bytes);
-/// The line by which that asks for the program.
 inline constexpr const char* send_program_line = "miniray-send-program";
 
-/// With this argument, a C++ program that calls init() is a worker server.
+/// The argument that makes init() turn a C++ program into a worker server.
 inline constexpr const char* server_argument = "--miniray-worker-server";
 
 [[nodiscard]] std::string quote_for_shell(const std::string& word);
 
-/// The cause and the cure, from what ssh, a shell or an interpreter said before it ended.
-[[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& complaints);
-/// The same for a server that had said hello, and did not say that it failed.
-[[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& complaints);
-/// In place of an exit code: the command could not even be started.
+/// Returns the cause and the cure for a command that ended before the server's first line. `error_output` is what ssh,
+/// the shell or the interpreter printed.
+[[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output);
+/// Returns the same for a server that ended after its first line, without saying that it failed.
+[[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);
+/// Stands for an exit code if the command could not be started.
 inline constexpr int command_not_started = INT_MIN;
 
 }  // namespace miniray

@@ -11,13 +11,13 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("words survive a shell") {
+TEST_CASE("a quoted word reaches the command unchanged") {
   CHECK(quote_for_shell("plain") == "'plain'");
   CHECK(quote_for_shell("it's $HOME; `x`") == "'it'\\''s $HOME; `x`'");
   CHECK(quote_for_shell("") == "''");
 }
 
-TEST_CASE("a node is reached through the user's own ssh, this machine without") {
+TEST_CASE("a node is reached through the user's own ssh, and this machine without ssh") {
   const std::vector<std::string> local = launch_command({.host = "localhost"}, "run", {}, 20'000);
   CHECK(local == std::vector<std::string>{"/bin/sh", "-c", "run"});
   const std::vector<std::string> remote =
@@ -47,9 +47,9 @@ TEST_CASE("a failure is explained by its cause and its cure") {
            Case{255, "root@node9: Permission denied (publickey).", "key rejected", "ssh-copy-id node9"},
            Case{255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key has changed",
                 "ssh-keygen -R node9"},
-           Case{255, "Host key verification failed.", "host key is not known", "accept the key"},
-           Case{127, "/bin/sh: 1: exec: python9: not found", "no such program there as python9", "python_bin"},
-           Case{1, "No module named 'miniray'", "MiniRay is not installed", "python9 -m pip install miniray=="},
+           Case{255, "Host key verification failed.", "does not know its host key", "accept the key"},
+           Case{127, "/bin/sh: 1: exec: python9: not found", "has no program python9", "python_bin"},
+           Case{1, "No module named 'miniray'", "Python has no MiniRay", "python9 -m pip install miniray=="},
            Case{3, "Segmentation fault", "exit code 3", "Segmentation fault"},
        }) {
     CAPTURE(each.said);

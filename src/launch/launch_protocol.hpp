@@ -1,22 +1,29 @@
-// What a cluster and the servers that it started say to each other, as lines of text through ssh:
+// The protocol in which a cluster and the servers that it started talk through ssh, and LineStream, which carries it.
+// Both sides send lines of text:
 //
 //   server:  miniray-server {"version": ..., "protocol": ...}
 //   cluster: {"key": ..., "port": ..., "code": {manifest}, ...}
 //   server:  miniray-need ["hash", ...]                   only if files are missing; the cluster sends their bytes
-//   server:  miniray-importing {}                         from here on, the cluster says now and then that it lives
+//   server:  miniray-importing {}                         from here on, the cluster sends heartbeats
 //   server:  miniray-ready {"port": ..., "address": ...}  or miniray-failed {"why": ...}
 //   server:  >label text                                  a line that a worker printed to standard output
 //   server:  !label text                                  a line that a worker printed to standard error
-//   cluster: an empty line now and then, so that a server that is cut off knows; what comes before is not waited for
-//            for longer either
+//   cluster: an empty line now and then: a heartbeat
 //
-// Lines before the first that begins with miniray- are noise from login scripts. The end of the cluster's stream is the
-// end of the server.
+// The cluster ignores lines before the first one that begins with "miniray-": login scripts print them. A server ends
+// when the cluster's stream ends. It also ends when the cluster sends nothing for unreachable_ms, at any step.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
-namespace miniray::launch {
+#include "base/fd.hpp"
+
+namespace miniray {
+
+namespace launch {
 
 inline constexpr std::string_view hello = "miniray-server ";
 inline constexpr std::string_view need = "miniray-need ";
@@ -26,4 +33,52 @@ inline constexpr std::string_view failed = "miniray-failed ";
 inline constexpr char output = '>';
 inline constexpr char errors = '!';
 
-}  // namespace miniray::launch
+}  // namespace launch
+
+/// Reads and writes lines of text and runs of bytes. Only the two wait_for_ calls wait.
+class LineStream {
+ public:
+  LineStream() = default;
+  /// Owns one descriptor for both directions.
+  explicit LineStream(Fd both);
+  /// Owns one descriptor for each direction.
+  LineStream(Fd input, Fd output);
+
+  /// Reads the bytes that have arrived. Returns false at the end of the stream.
+  bool fill();
+  /// Returns the next whole line of what fill() has read, without its newline; nullopt if there is none.
+  [[nodiscard]] std::optional<std::string> take_line();
+  /// Returns everything that fill() has read and nobody has taken, also if it is not a whole line.
+  [[nodiscard]] std::string take_rest();
+  /// Inserts text in front of what will be taken next.
+  void put_back(const std::string& text) { input_text_.insert(taken_, text); }
+  [[nodiscard]] std::size_t unread_bytes() const { return input_text_.size() - taken_; }
+  [[nodiscard]] bool ended() const { return ended_; }
+
+  /// Queues text; flush() sends it.
+  void write(std::string_view text) { output_text_ += text; }
+  /// Sends as much of the queue as fits without waiting. Returns false if the other side has closed the stream.
+  bool flush();
+  [[nodiscard]] std::size_t unwritten_bytes() const { return output_text_.size() - written_; }
+  /// Makes the other side see the end of the stream.
+  void close_output();
+
+  [[nodiscard]] int input_fileno() const { return input_.get(); }
+  [[nodiscard]] int output_fileno() const { return output_.valid() ? output_.get() : input_.get(); }
+  /// Waits for a whole line, or for `count` bytes. Throws EndOfStream if the stream ends, or if nothing arrives for
+  /// silence_ms_max.
+  std::string wait_for_line(int silence_ms_max);
+  std::string wait_for_bytes(std::size_t count, int silence_ms_max);
+  /// Hands the descriptor over to the caller.
+  [[nodiscard]] Fd take_descriptor() { return std::move(input_); }
+
+ private:
+  void wait_for_more(int silence_ms_max);
+
+  Fd input_, output_;
+  std::string input_text_, output_text_;
+  std::size_t taken_ = 0, written_ = 0;  // the bytes at the front of each text that are done with
+  bool ended_ = false;
+};
+
+}  // namespace miniray

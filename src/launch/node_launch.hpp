@@ -1,12 +1,17 @@
-// One node on its way from a command to a server that is ready. Never waits: the cluster turns all of them at once.
+// The launch of worker servers: NodeLaunch takes one node from the start of its command to a server that is ready, and
+// BringUp does this for several nodes at the same time. Only BringUp::wait() waits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/clock.hpp"
 #include "launch/attendant.hpp"
 #include "launch/code_bundle.hpp"
+#include "launch/progress.hpp"
 #include "miniray/launch.hpp"
 #include "miniray/value.hpp"
 
@@ -14,39 +19,78 @@ namespace miniray {
 
 class NodeLaunch {
  public:
-  /// `config` is what the server is told; `executable` what to send if the node's shell asks for a program.
+  /// `config` is sent to the server, and `executable` to the node's shell if that asks for the program. `node` must
+  /// outlive this object.
   NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
              std::shared_ptr<const std::string> executable);
 
   enum class Stage : std::uint8_t { connecting, sending_program, greeted, sending_code, importing, ready, failed };
   [[nodiscard]] Stage stage() const { return stage_; }
   [[nodiscard]] bool settled() const { return stage_ == Stage::ready || stage_ == Stage::failed; }
-  /// Once nothing else is sent to it that these could fall into.
+  /// Returns true once nothing else is sent to the node, so that a heartbeat cannot get into the middle of a file.
   [[nodiscard]] bool wants_heartbeats() const { return stage_ == Stage::importing || stage_ == Stage::ready; }
-  /// Reads and writes as far as it can.
+  /// Handles what the node has sent, and sends what the node has asked for, as far as possible without waiting.
   void advance(Attendant::Streams& streams);
-  /// Its command has ended.
-  void command_ended(Attendant::Streams& streams, int exit_code);
-  void give_up(std::string why);
+  /// Call it when the node's command has ended: the launch has then failed, unless it was settled before.
+  void on_command_end(Attendant::Streams& streams, int exit_code);
+  /// The launch has failed for this reason, unless it was settled before.
+  void fail(std::string why);
+  /// Returns why the launch has failed.
   [[nodiscard]] const std::string& why() const { return why_; }
-  /// What the server said when it was ready.
+  /// Returns what the server said of itself when it was ready.
   [[nodiscard]] const Value& server() const { return server_; }
-  /// What it complained of on the way.
-  [[nodiscard]] const std::string& complaints() const { return complaints_; }
-  /// For people: "connecting", "importing".
+  /// Returns the last part of what the node's command printed to standard error.
+  [[nodiscard]] const std::string& error_output() const { return error_output_; }
+  /// Returns the stage in words for people: "connecting", "importing".
   [[nodiscard]] const char* stage_name() const;
 
  private:
-  void read_complaints(LineStream& errors);
-  void understand(const std::string& line, LineStream& talk);
+  void read_error_output(LineStream& errors);
+  void handle_line(const std::string& line, LineStream& talk);
 
   const NodeConfig& node_;
   Value config_;
   std::shared_ptr<const CodeBundle> code_;
   std::shared_ptr<const std::string> executable_;
   Stage stage_ = Stage::connecting;
-  std::string why_, complaints_;
+  std::string why_, error_output_;
   Value server_;
+};
+
+struct BringUpOptions {
+  double timeout_s;
+  const char* timeout_name;  // the name of the option that sets timeout_s, for the error text
+  int unreachable_ms;
+  bool progress;
+  std::function<void()> on_interrupt;
+};
+
+class BringUp {
+ public:
+  /// The attendant's nodes, `launches` and `names` have the same order.
+  BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> launches, std::vector<std::string> names,
+          BringUpOptions options);
+
+  /// Advances every node as far as possible without waiting. Returns true when each is ready or has failed, or when one
+  /// has failed and the others had limits::failing_nodes_ms to fail too.
+  [[nodiscard]] bool advance();
+  /// Waits until advance() may have something to do.
+  void wait() const;
+  /// Returns the nodes that failed. Valid after advance() has returned true.
+  [[nodiscard]] std::vector<ClusterError::Failure> failures() const;
+  [[nodiscard]] const std::shared_ptr<Attendant>& attendant() const { return attendant_; }
+  [[nodiscard]] const std::vector<NodeLaunch>& launches() const { return launches_; }
+
+ private:
+  void send_heartbeats();
+
+  std::shared_ptr<Attendant> attendant_;
+  std::vector<NodeLaunch> launches_;
+  std::vector<std::string> names_;
+  BringUpOptions options_;
+  Deadline deadline_, heartbeat_;
+  std::optional<Deadline> failing_until_;  // set by the first failure
+  Progress progress_;
 };
 
 }  // namespace miniray

@@ -16,10 +16,10 @@ namespace {
 
 void check_size(const std::string& path, std::uint64_t bytes) {
   if (bytes <= limits::code_bytes_max) return;
-  throw UsageError("the program " + path + " has " + std::to_string(bytes / limits::mib) +
-                   " MiB, and what goes along to the nodes may have " +
+  throw UsageError("the program " + path + " is too large to be copied to the nodes: it has " +
+                   std::to_string(bytes / limits::mib) + " MiB, and the limit is " +
                    std::to_string(limits::code_bytes_max / limits::mib) +
-                   " (code_bytes_max). Strip it, or set ship_code to false and put it there, at the same path");
+                   " (code_bytes_max). Strip it, or set ship_code to false and put it at the same path on the nodes");
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ NodeServers::NodeServers(const std::vector<NodeConfig>& nodes, const std::vector
 
 bool NodeServers::tunnelled(std::size_t node) const { return options_.tunnel && !is_local(nodes_[node].host); }
 
-// Another for each launch, as what was launched before may still hold its own.
+// Each launch has a tunnel of its own, because the server before may still hold the old sockets.
 Tunnel NodeServers::tunnel_of(std::size_t node) const {
   if (!tunnelled(node)) return {};
   MINIRAY_CHECK(folder_ && attended_[node].launches > 0, node, attended_[node].launches);
@@ -73,7 +73,7 @@ Value NodeServers::config_of(std::size_t node) const {
           {"environment", Value(std::move(environment))},
           {"workdir", config.workdir},
           {"unreachable_ms", unreachable_ms_},
-          // A worker's file has all that it printed, in the order in which it did.
+          // With files, standard output and errors share one stream, so that a worker's file has the right order.
           {"one_stream", !options_.output.empty()},
           {"code", launched_->code.empty() ? Value() : launched_->code.manifest()},
           {"setup", launched_->program.setup},
@@ -81,10 +81,11 @@ Value NodeServers::config_of(std::size_t node) const {
 }
 
 void NodeServers::launch(const std::string& work_fn) {
-  if (launched()) throw UsageError("the cluster's servers are up already; stop() ends them");
+  if (launched()) throw UsageError("the cluster's servers are up already. stop() ends them");
   ServerProgram program = options_.program;
   CodeBundle code = options_.ship_code ? CodeBundle(program.files) : CodeBundle();
   std::string executable = program.executable.empty() ? std::string() : read_file(program.executable);
+  // Local nodes run the program where it is, so its size does not matter to them.
   if (options_.ship_code && !std::ranges::all_of(nodes_, is_local, &NodeConfig::host))
     check_size(program.executable, executable.size());
   const std::string hash = program.executable.empty() ? std::string() : content_hash(executable);
@@ -106,6 +107,7 @@ void NodeServers::launch(const std::string& work_fn) {
       throw ClusterError(nodes_.size(), std::move(failures));
     finish_launch(all, *launch);
   } catch (...) {
+    // Ends the servers of the nodes that came up. An attendant that takes longer is killed with its object.
     if (launch) (void)launch->attendant()->finish(Deadline::in_ms(limits::failed_stop_ms), {});
     attended_.clear();
     servers_.clear();
@@ -119,44 +121,44 @@ void NodeServers::relaunch(std::size_t node, double timeout_s) {
   begin_relaunch(node, timeout_s);
   try {
     while (!advance_relaunch(node)) {
-      const Successor& successor = successors_.at(node);
-      if (successor.launch)
-        successor.launch->wait();
+      const Relaunch& relaunch = relaunches_.at(node);
+      if (relaunch.launch)
+        relaunch.launch->wait();
       else
-        (void)successor.leaving->finish(Deadline::in_ms(limits::wait_slice_ms), options_.worker.on_interrupt);
+        (void)relaunch.old_attendant->finish(Deadline::in_ms(limits::wait_slice_ms), options_.worker.on_interrupt);
     }
   } catch (...) {
-    successors_.erase(node);
+    relaunches_.erase(node);
     throw;
   }
 }
 
 void NodeServers::begin_relaunch(std::size_t node, double timeout_s) {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
-  if (successors_.contains(node)) return;  // another is at it
+  if (!launched()) throw UsageError("the cluster's servers are not up. Call launch_servers() or start()");
+  if (relaunches_.contains(node)) return;  // another caller has begun it
   Attended& attended = attended_[node];
-  attended.why_down = "it was ended to be launched again, which was interrupted";
+  attended.why_down = "it was interrupted";
   std::shared_ptr<Attendant> attendant = std::exchange(attended.attendant, nullptr);
   if (attendant) attendant->drop(attended.position);
   if (attendant && attendant.use_count() > 1) attendant = nullptr;  // it attends other nodes
-  successors_.insert_or_assign(node, Successor{timeout_s, std::move(attendant)});
+  relaunches_.insert_or_assign(node, Relaunch{timeout_s, std::move(attendant)});
 }
 
 bool NodeServers::advance_relaunch(std::size_t node) {
-  if (!successors_.contains(node)) {  // another has brought it to its end
+  if (!relaunches_.contains(node)) {  // another caller has advanced it to its end
     require_up({node});
     return true;
   }
-  Successor& successor = successors_.at(node);
-  if (!successor.launch) {
-    const bool left = !successor.leaving || successor.leaving->finish(Deadline::in_ms(0), {});
-    if (!left && !successor.leaves_until.passed()) return false;
-    successor.leaving = nullptr;
-    successor.launch = begin_launch({node}, successor.timeout_s, "timeout_s");
+  Relaunch& relaunch = relaunches_.at(node);
+  if (!relaunch.launch) {
+    const bool ended = !relaunch.old_attendant || relaunch.old_attendant->finish(Deadline::in_ms(0), {});
+    if (!ended && !relaunch.old_ends_until.passed()) return false;
+    relaunch.old_attendant = nullptr;
+    relaunch.launch = begin_launch({node}, relaunch.timeout_s, "timeout_s");
   }
-  if (!successor.launch->advance()) return false;
-  const std::unique_ptr<BringUp> launch = std::move(successor.launch);
-  successors_.erase(node);
+  if (!relaunch.launch->advance()) return false;
+  const std::unique_ptr<BringUp> launch = std::move(relaunch.launch);
+  relaunches_.erase(node);
   if (std::vector<ClusterError::Failure> failures = launch->failures(); !failures.empty()) {
     attended_[node].why_down = failures.front().why;
     throw ClusterError(1, std::move(failures));
@@ -173,9 +175,9 @@ std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t
   std::vector<std::string> names;
   std::vector<Attendant::Node> commands;
   for (const std::size_t node : nodes) {
-    MINIRAY_CHECK(!attended_[node].attendant, node, names_[node]);  // else two would run there
+    MINIRAY_CHECK(!attended_[node].attendant, node, names_[node]);  // else two servers would run on the node
     ++attended_[node].launches;
-    const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);
+    const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);  // shares the ownership of launched_
     launches.emplace_back(nodes_[node], config_of(node), code, launched_->executable);
     names.push_back(names_[node]);
     commands.push_back({names_[node], command_of(node)});
@@ -191,7 +193,7 @@ void NodeServers::finish_launch(const std::vector<std::size_t>& nodes, const Bri
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     attended_[nodes[i]].attendant = launch.attendant();
     attended_[nodes[i]].position = i;
-    take_over(nodes[i], launch.launches()[i]);
+    set_up_server(nodes[i], launch.launches()[i]);
   }
 }
 
@@ -204,7 +206,7 @@ LaunchedServer NodeServers::server_of(std::size_t node, const Value& ready) cons
     return server;
   }
   if (is_local(host)) return server;
-  // ssh may know the host by a name that nobody else does; then the address at which it arrived there must do.
+  // The host may be a name that only ssh knows, from its configuration. Then the address that ssh reached is used.
   try {
     const std::string name = host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
     (void)network::resolve(name, server.port);
@@ -215,23 +217,24 @@ LaunchedServer NodeServers::server_of(std::size_t node, const Value& ready) cons
   return server;
 }
 
-void NodeServers::take_over(std::size_t node, const NodeLaunch& launch) {
+void NodeServers::set_up_server(std::size_t node, const NodeLaunch& launch) {
   Attended& attended = attended_[node];
   MINIRAY_CHECK(launch.stage() == NodeLaunch::Stage::ready && attended.attendant, names_[node], launch.stage_name());
   servers_[node] = server_of(node, launch.server());
-  std::istringstream complaints(launch.complaints());
-  for (std::string line; std::getline(complaints, line);)
+  // From here on the attendant prints the node's errors; these came before.
+  std::istringstream error_output(launch.error_output());
+  for (std::string line; std::getline(error_output, line);)
     std::fprintf(stderr, "[%s] %s\n", names_[node].c_str(), line.c_str());
-  attended.attendant->take_over(attended.position);
+  attended.attendant->hand_over(attended.position);
   attended.why_down.clear();
 }
 
 void NodeServers::require_up(const std::vector<std::size_t>& nodes) const {
-  if (!launched()) throw UsageError("the cluster's servers are not up; call launch_servers() or start()");
+  if (!launched()) throw UsageError("the cluster's servers are not up. Call launch_servers() or start()");
   std::vector<ClusterError::Failure> down;
   for (const std::size_t node : nodes)
     if (!attended_[node].attendant)
-      down.push_back({names_[node], "its server is gone. relaunch() brings it back; the last time, it could not: " +
+      down.push_back({names_[node], "the node has no server. Call relaunch() to try again; the last attempt failed: " +
                                         attended_[node].why_down});
   if (!down.empty()) throw ClusterError(nodes.size(), std::move(down));
 }
@@ -249,12 +252,14 @@ void NodeServers::finish(bool soon) {
   for (Attended& attended : attended_)
     if (attended.attendant) all.insert(std::move(attended.attendant));
   attended_.clear();
-  successors_.clear();
+  relaunches_.clear();
   servers_.clear();
+  // A server gives its workers orphan_grace_ms to end.
   const Deadline deadline =
       Deadline::in_ms(soon ? limits::failed_stop_ms : limits::orphan_grace_ms + limits::stop_margin_ms);
   launched_.reset();
-  for (const std::shared_ptr<Attendant>& attendant : all) attendant->tell_to_finish();
+  // All are told first, so that the waits overlap.
+  for (const std::shared_ptr<Attendant>& attendant : all) attendant->begin_finish();
   for (const std::shared_ptr<Attendant>& attendant : all)
     (void)attendant->finish(deadline, options_.worker.on_interrupt);
   folder_.reset();

@@ -1,4 +1,5 @@
-// The worker servers of a cluster's nodes: launched together, and each can be launched again while the others go on.
+// NodeServers owns the worker servers of a cluster's nodes. It launches them together, and can launch one of them again
+// while the others keep running.
 #pragma once
 
 #include <map>
@@ -8,7 +9,6 @@
 
 #include "channel/authentication.hpp"
 #include "launch/attendant.hpp"
-#include "launch/bring_up.hpp"
 #include "launch/code_bundle.hpp"
 #include "launch/launch_command.hpp"
 #include "launch/node_launch.hpp"
@@ -19,29 +19,33 @@ namespace miniray {
 
 class NodeServers {
  public:
-  /// All three must outlive this. The options must name a program and an attendant when launch() is called.
+  /// The three arguments must outlive this object. When launch() is called, the options must have a program and an
+  /// attendant.
   NodeServers(const std::vector<NodeConfig>& nodes, const std::vector<std::string>& names,
               const ClusterOptions& options);
 
-  /// All nodes at once. Throws ClusterError, with nothing left running, if one fails.
+  /// Launches the servers of all nodes at the same time. Throws ClusterError, with nothing left running, if one fails.
   void launch(const std::string& work_fn);
   [[nodiscard]] bool launched() const { return launched_ != nullptr; }
-  /// Ends what is left of the node's server, and puts another in its place. If that fails, the node has none.
+  /// Ends what is left of the node's server, and launches another. Throws ClusterError if that fails; the node then has
+  /// no server.
   void relaunch(std::size_t node, double timeout_s);
-  /// The same without waiting: begin it, then advance it until that returns true. ClusterError if it fails.
+  /// Do the same without waiting: begin_relaunch() once, then advance_relaunch() until it returns true or throws.
   void begin_relaunch(std::size_t node, double timeout_s);
   [[nodiscard]] bool advance_relaunch(std::size_t node);
-  /// Ends all servers, and waits for what was printed. `soon`: those that take their time are cut off.
+  /// Ends all servers, and waits until everything that the workers printed is shown. With `soon`, it waits for only
+  /// limits::failed_stop_ms, then kills.
   void finish(bool soon = false);
 
   /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
   void require_up(const std::vector<std::size_t>& nodes) const;
   [[nodiscard]] const std::vector<LaunchedServer>& servers() const { return servers_; }
+  /// Returns the address of the node's server, with the cluster's key and options.
   [[nodiscard]] RemoteAddress address_of(std::size_t node) const;
   [[nodiscard]] bool tunnelled(std::size_t node) const;
 
  private:
-  // What a node that is launched again must get too.
+  // What was launched. It is kept for a node that is launched again.
   struct Launched {
     ServerProgram program;
     CodeBundle code;
@@ -49,22 +53,22 @@ class NodeServers {
     std::string executable_hash, work_fn;
   };
   struct Attended {
-    std::shared_ptr<Attendant> attendant;  // of all nodes that were launched together
-    std::size_t position = 0;              // among them
+    std::shared_ptr<Attendant> attendant;  // shared by all nodes that were launched together; null: no server is up
+    std::size_t position = 0;              // the node's position in that attendant
     int launches = 0;
     std::string why_down = {};
   };
-  // A server on its way to take the place of another.
-  struct Successor {
+  // A relaunch under way.
+  struct Relaunch {
     double timeout_s;
-    std::shared_ptr<Attendant> leaving;  // of the one before, if it attends no other node
-    Deadline leaves_until = Deadline::in_ms(limits::failed_stop_ms);
-    std::unique_ptr<BringUp> launch = {};  // once that has left
+    std::shared_ptr<Attendant> old_attendant;  // of the old server, if it attends no other node
+    Deadline old_ends_until = Deadline::in_ms(limits::failed_stop_ms);
+    std::unique_ptr<BringUp> launch = {};  // null until the old attendant has ended
   };
   [[nodiscard]] std::unique_ptr<BringUp> begin_launch(const std::vector<std::size_t>& nodes, double timeout_s,
                                                       const char* timeout_name);
   void finish_launch(const std::vector<std::size_t>& nodes, const BringUp& launch);
-  void take_over(std::size_t node, const NodeLaunch& launch);
+  void set_up_server(std::size_t node, const NodeLaunch& launch);
   [[nodiscard]] std::vector<std::string> command_of(std::size_t node) const;
   [[nodiscard]] Value config_of(std::size_t node) const;
   [[nodiscard]] Tunnel tunnel_of(std::size_t node) const;
@@ -79,7 +83,7 @@ class NodeServers {
   std::unique_ptr<PrivateFolder> folder_;
   std::shared_ptr<const Launched> launched_;
   std::vector<Attended> attended_;
-  std::map<std::size_t, Successor> successors_;
+  std::map<std::size_t, Relaunch> relaunches_;
   std::vector<LaunchedServer> servers_;
 };
 

@@ -1,4 +1,5 @@
-// A folder for its owner alone, which goes with the object: for the ends of tunnels.
+// A temporary folder that only this user can read, for the sockets of tunnels. The folder is removed with the object;
+// if the process is killed, the next PrivateFolder of any process removes it.
 #pragma once
 
 #include <signal.h>
@@ -20,15 +21,16 @@ class PrivateFolder {
  public:
   PrivateFolder() {
     const std::filesystem::path all = std::filesystem::temp_directory_path();
-    remove_those_of_the_dead(all);
+    remove_leftovers(all);
     std::string pattern = (all / (prefix + std::to_string(getpid()) + "-XXXXXX")).string();
-    if (mkdtemp(pattern.data()) == nullptr) throw SystemError("make a folder in " + pattern, errno);
+    if (mkdtemp(pattern.data()) == nullptr) throw SystemError("make the folder " + pattern, errno);
     path_ = pattern;
   }
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
   ~PrivateFolder() {
     std::error_code ignored;
+    // In a forked child, the folder belongs to the parent.
     if (generation_ == process_generation()) std::filesystem::remove_all(path_, ignored);
   }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -36,8 +38,8 @@ class PrivateFolder {
  private:
   static constexpr const char* prefix = "miniray-tunnel-";
 
-  // A process that was killed could not remove its own; its number is in the name.
-  static void remove_those_of_the_dead(const std::filesystem::path& all) {
+  // A folder's name has the number of its process. If that process is gone, it was killed and left the folder behind.
+  static void remove_leftovers(const std::filesystem::path& all) {
     std::error_code ignored;
     for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(all, ignored)) {
       const std::string name = entry.path().filename().string();

@@ -36,7 +36,7 @@ void Progress::show(const std::vector<Entry>& nodes) {
   const double seconds = static_cast<double>(now_ns() - begun_ns_) / 1e9;
   std::string line = "miniray: " + std::to_string(done) + " of " + std::to_string(nodes.size()) + " " + noun_ +
                      " ready after " + std::to_string(std::llround(seconds)) + " s; waiting for " + missing;
-  // A line that wraps could not be written over. The last column stays free: some terminals wrap when it is filled.
+  // A line that wraps cannot be overwritten. The last column stays free, because some terminals wrap when it is filled.
   if (const std::size_t columns = terminal_ ? system::terminal_columns(STDERR_FILENO) : 0; columns > 1)
     line.resize(std::min(line.size(), columns - 1));
   std::fprintf(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", line.c_str(), terminal_ ? "" : "\n");

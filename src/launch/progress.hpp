@@ -1,5 +1,5 @@
-// Shows people which nodes, or ranks, are still missing: one line that is rewritten on a terminal, a line now and then
-// elsewhere.
+// Prints to standard error which nodes or ranks are not ready yet: one line that is rewritten on a terminal, and
+// elsewhere a new line now and then.
 #pragma once
 
 #include <string>
@@ -15,10 +15,13 @@ class Progress {
     std::string node, stage;
     bool done;
   };
+  /// Prints nothing unless `wanted`. `noun` says what the entries are.
   explicit Progress(bool wanted, const char* noun = "nodes");
+  /// Clears the line on a terminal.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+  /// Prints if it is time to print again. Call it as often as you like.
   void show(const std::vector<Entry>& nodes);
 
  private:

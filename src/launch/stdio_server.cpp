@@ -16,7 +16,6 @@
 #include "channel/authentication.hpp"
 #include "launch/code_bundle.hpp"
 #include "launch/launch_protocol.hpp"
-#include "launch/line_stream.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
 #include "wire/json_text.hpp"
@@ -24,8 +23,8 @@
 namespace miniray {
 namespace {
 
-// Where the cluster's ssh reached this machine. One that is on this machine needed none; the variable then tells of how
-// its user came here.
+// Returns the address at which the cluster's ssh reached this machine. A local cluster uses no ssh; if SSH_CONNECTION
+// is set then, it describes how the user logged in.
 std::string reached_address(bool local) {
   const std::string arrived_at = local ? "" : network::ssh_arrived_at();
   return arrived_at.empty() ? "127.0.0.1" : arrived_at;
@@ -37,15 +36,15 @@ class StdioServer {
   int run();
 
  private:
-  void say(std::string_view what, const Value& value);
+  void send(std::string_view keyword, const Value& value);
   void flush_everything();
   void receive_code(const Value& manifest);
   void apply_settings();
   WorkerServer make_server();
   WorkerServer listen(const WorkerServerOptions& options);
-  void hear();
+  void on_input();
   bool print(char stream, const std::string& label, std::string_view lines);
-  void complain(const std::string& text);
+  void log(const std::string& text);
   bool flush_some();
   void serve(WorkerServer& server);
   void remove_socket_folder() const;
@@ -57,14 +56,14 @@ class StdioServer {
   std::string address_;
   std::filesystem::path code_folder_, socket_folder_;
   WorkerServer* serving_ = nullptr;
-  bool writing_ = false;  // the loop waits for room
+  bool writing_ = false;  // the server's loop waits for room in the output
   int silence_ms_max_ = limits::unreachable_ms;
-  std::optional<Deadline> silent_at_;
-  std::optional<StreamGuard> guard_;  // while user code keeps the loop from turning
+  std::optional<Deadline> silent_at_;  // when the cluster counts as gone
+  std::optional<StreamGuard> guard_;   // watches the input while user code keeps the loop from running
 };
 
-// The protocol has the standard descriptors to itself: what user code reads is empty, and what it prints goes to the
-// cluster as complaints.
+// The protocol keeps the standard descriptors to itself: user code reads an empty input, and what it prints goes to
+// standard error, which the cluster shows.
 StdioServer::StdioServer(StdioProgram program)
     : program_(std::move(program)), stream_(system::duplicate(STDIN_FILENO), system::duplicate(STDOUT_FILENO)) {
   const Fd nothing = system::open_null();
@@ -73,13 +72,13 @@ StdioServer::StdioServer(StdioProgram program)
   signal(SIGPIPE, SIG_IGN);
 }
 
-void StdioServer::say(std::string_view what, const Value& value) {
-  stream_.write(std::string(what) + write_json(value) + "\n");
+void StdioServer::send(std::string_view keyword, const Value& value) {
+  stream_.write(std::string(keyword) + write_json(value) + "\n");
   flush_everything();
 }
 
-// Only while nothing is being served. Where the way to the cluster is cut, what is written goes nowhere, and nobody
-// says so.
+// Called only while the server's loop is not running. If the network is cut, writing neither succeeds nor fails, so it
+// stops when nothing has been written for stop_margin_ms.
 void StdioServer::flush_everything() {
   std::size_t unwritten = stream_.unwritten_bytes();
   Deadline deadline = Deadline::in_ms(limits::stop_margin_ms);
@@ -96,7 +95,7 @@ void StdioServer::receive_code(const Value& manifest) {
   if (!unpacker.missing().empty()) {
     List hashes;
     for (const CodeUnpacker::Missing& file : unpacker.missing()) hashes.emplace_back(file.hash);
-    say(launch::need, Value(std::move(hashes)));
+    send(launch::need, Value(std::move(hashes)));
     for (const CodeUnpacker::Missing& file : unpacker.missing())
       unpacker.add(file, stream_.wait_for_bytes(file.bytes, silence_ms_max_));
   }
@@ -115,8 +114,8 @@ void StdioServer::apply_settings() {
 WorkerServer StdioServer::make_server() {
   WorkerServerOptions options = program_.server;
   options.key = config_["key"].string();
-  // Not to standard error, which may stand still and would stop the loop.
-  options.on_log = [this](const std::string& line) { complain(line); };
+  // Standard error would not do: it may block, and would stop the loop.
+  options.on_log = [this](const std::string& line) { log(line); };
   options.on_output = [this](const std::string& label, std::string_view lines) {
     return print(launch::output, label, lines);
   };
@@ -133,12 +132,12 @@ WorkerServer StdioServer::make_server() {
   options.find_work = [this, find](const std::string& name) {
     if (const auto own = program_.own_functions.find(name); own != program_.own_functions.end()) return own->second;
     if (serving_ != nullptr) guard_.emplace(stream_.input_fileno(), silence_ms_max_);
-    const auto relieve = [this](void*) {
+    const auto remove_guard = [this](void*) {
       if (serving_ == nullptr) return;
       guard_.reset();
-      silent_at_ = Deadline::in_ms(silence_ms_max_);  // the guard has listened meanwhile
+      silent_at_ = Deadline::in_ms(silence_ms_max_);  // the guard has watched the cluster meanwhile
     };
-    const std::unique_ptr<StdioServer, decltype(relieve)> relief(this, relieve);
+    const std::unique_ptr<StdioServer, decltype(remove_guard)> at_return(this, remove_guard);
     return find(name);
   };
   const std::string& socket = config_["socket"].string();
@@ -148,8 +147,8 @@ WorkerServer StdioServer::make_server() {
   return WorkerServer(socket, 0, {}, options);
 }
 
-// The server that this one replaces may still hold the port: until it has noticed its end or, if it stands still, for
-// as long as it likes. Then any other must do.
+// The server that this one replaces may still hold the port, until it notices that its stream has ended. If it hangs
+// and keeps the port for longer than orphan_grace_ms, this server takes any free port.
 WorkerServer StdioServer::listen(const WorkerServerOptions& options) {
   const int port = static_cast<int>(config_["port"].integer());
   const Deadline deadline =
@@ -164,8 +163,8 @@ WorkerServer StdioServer::listen(const WorkerServerOptions& options) {
   }
 }
 
-// Anything that comes says that the cluster lives.
-void StdioServer::hear() {
+// The content does not matter: any byte shows that the cluster is alive.
+void StdioServer::on_input() {
   silent_at_ = Deadline::in_ms(silence_ms_max_);
   if (!stream_.fill()) serving_->stop();
   (void)stream_.take_rest();
@@ -183,15 +182,15 @@ bool StdioServer::print(char stream, const std::string& label, std::string_view 
   return flush_some();
 }
 
-void StdioServer::complain(const std::string& text) {
+void StdioServer::log(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) stream_.write("miniray worker-server: " + line + "\n");
   (void)flush_some();
 }
 
-// What cannot be written now is written from the loop. False if enough is waiting.
+// The server's loop writes what does not fit now. Returns false if so much is queued that workers' output must wait.
 bool StdioServer::flush_some() {
-  if (!stream_.flush()) return true;  // nobody will read it; the end of the input comes too
+  if (!stream_.flush()) return true;  // the cluster has closed the stream; the end of the input will end the server
   if (stream_.unwritten_bytes() > 0 && !writing_ && serving_ != nullptr) {
     writing_ = true;
     serving_->when_writable(stream_.output_fileno(), [this] {
@@ -206,21 +205,21 @@ bool StdioServer::flush_some() {
 void StdioServer::serve(WorkerServer& server) {
   serving_ = &server;
   silent_at_ = Deadline::in_ms(silence_ms_max_);
-  server.on_ready(stream_.input_fileno(), [this] { hear(); });
+  server.on_ready(stream_.input_fileno(), [this] { on_input(); });
   server.serve_forever();
   serving_ = nullptr;
 }
 
 int StdioServer::run() {
   try {
-    stream_.write("\n");  // a login script may have ended within a line
-    say(launch::hello, {{"version", version}, {"protocol", protocol_version}});
+    stream_.write("\n");  // the output of a login script may lack its last newline
+    send(launch::hello, {{"version", version}, {"protocol", protocol_version}});
     config_ = read_json_text(stream_.wait_for_line(silence_ms_max_));
     silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());
     address_ = reached_address(config_["local"].boolean());
     if (const Value& code = config_["code"]; !code.is_null()) receive_code(code);
-    say(launch::importing, Value(Map{}));
-    // From here to the loop user code may run for as long as it likes, and nobody reads the input.
+    send(launch::importing, Value(Map{}));
+    // Until the server's loop runs, user code may take any time, and only the guard notices that the cluster has ended.
     guard_.emplace(stream_.input_fileno(), silence_ms_max_);
     apply_settings();
     if (program_.prepare) program_.prepare(code_folder_, {config_["setup"], environment_});
@@ -228,16 +227,16 @@ int StdioServer::run() {
     WorkerServer server = make_server();
     if (!work_fn.empty()) server.prepare(work_fn);
     guard_.reset();
-    say(launch::ready, {{"port", server.port()},
-                        {"address", address_},
-                        {"host", network::host_name()},
-                        {"pid", static_cast<std::int64_t>(getpid())}});
+    send(launch::ready, {{"port", server.port()},
+                         {"address", address_},
+                         {"host", network::host_name()},
+                         {"pid", static_cast<std::int64_t>(getpid())}});
     serve(server);
-  } catch (const EndOfStream&) {  // before it began
+  } catch (const EndOfStream&) {  // the cluster has gone before the server was ready; there is nobody to report to
   } catch (const std::exception& error) {
     guard_.reset();
     remove_socket_folder();
-    say(launch::failed, {{"why", error.what()}});
+    send(launch::failed, {{"why", error.what()}});
     return EXIT_FAILURE;
   }
   remove_socket_folder();

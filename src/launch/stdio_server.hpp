@@ -1,5 +1,5 @@
-// A worker server that a cluster started: it is told what to do on its standard input, says how it goes on its standard
-// output, and ends when the input does. launch_protocol.hpp has the words.
+// A worker server that a cluster has started. It gets its settings on standard input, reports on standard output, and
+// ends when its input ends. launch_protocol.hpp has the grammar.
 #pragma once
 
 #include <filesystem>
@@ -14,18 +14,18 @@ namespace miniray {
 
 struct StdioProgram {
   struct Setup {
-    const Value& program;                            ///< what the cluster's own language sent along
-    std::map<std::string, std::string> environment;  ///< what was added to this process's
+    const Value& program;                            ///< ServerProgram::setup of the cluster
+    std::map<std::string, std::string> environment;  ///< the variables that the cluster added to this process
   };
-  /// The code has arrived in this folder (empty: none came), and the environment is set. What it throws is told to the
-  /// cluster.
+  /// Called when the code has arrived in `folder` (empty: no code came) and the environment is set. If it throws, the
+  /// launch of this node fails, and the cluster shows the text of the exception.
   std::function<void(const std::filesystem::path& folder, const Setup& setup)> prepare = {};
   WorkerServerOptions server = {};
-  /// What every server of a cluster can run, by name. `server.find_work` is not asked for these.
+  /// Functions that every server of a cluster has, by name. `server.find_work` is not called for these names.
   std::map<std::string, WorkFunction> own_functions = {};
 };
 
-/// Returns the process's exit code.
+/// Serves until the input ends or the cluster is silent for too long. Returns the exit code for the process.
 int serve_stdio(StdioProgram program);
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-#include "launch/line_stream.hpp"
+#include "launch/launch_protocol.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,12 +8,12 @@
 
 namespace miniray {
 
-TEST_CASE("lines, bytes and what is left") {
+TEST_CASE("a stream gives out lines, bytes and the rest") {
   auto [a, b] = system::socket_pair();
   LineStream here(std::move(a)), there(std::move(b));
   CHECK(here.fill());
   CHECK_FALSE(here.take_line().has_value());
-  CHECK_THROWS_AS((void)here.wait_for_line(1), EndOfStream);  // silence is an end too
+  CHECK_THROWS_AS((void)here.wait_for_line(1), EndOfStream);  // silence counts as the end
   there.write("one\n\ntwo\nbytesthr");
   CHECK(there.flush());
   CHECK(here.fill());
@@ -24,7 +24,7 @@ TEST_CASE("lines, bytes and what is left") {
   CHECK_FALSE(here.take_line().has_value());
   there.write("ee\nfour");
   CHECK(there.flush());
-  there.finish();
+  there.close_output();
   CHECK(here.wait_for_line(10'000) == "three");
   CHECK_THROWS_AS((void)here.wait_for_line(10'000), EndOfStream);
   CHECK(here.ended());
@@ -32,7 +32,7 @@ TEST_CASE("lines, bytes and what is left") {
   CHECK(here.unread_bytes() == 0);
 }
 
-TEST_CASE("a reader that is slow holds nobody up, and loses nothing") {
+TEST_CASE("a slow reader does not block the writer, and gets every line") {
   auto [a, b] = system::socket_pair();
   LineStream here(std::move(a)), there(std::move(b));
   constexpr int lines = 200'000;

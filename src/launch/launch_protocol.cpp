@@ -1,4 +1,4 @@
-#include "launch/line_stream.hpp"
+#include "launch/launch_protocol.hpp"
 
 #include <poll.h>
 
@@ -28,6 +28,7 @@ bool LineStream::fill() {
     if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
     if (transfer.outcome == system::Transfer::Outcome::closed) ended_ = true;
     input_text_.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
+    // A sender that never pauses must not keep the caller here.
     if (transfer.bytes < room.size() || unread_bytes() > limits::output_queue_bytes_max) break;
   }
   return !ended_;
@@ -36,7 +37,7 @@ bool LineStream::fill() {
 std::optional<std::string> LineStream::take_line() {
   const std::size_t end = input_text_.find('\n', taken_);
   if (end == std::string::npos) {
-    input_text_.erase(0, taken_);  // once for many lines
+    input_text_.erase(0, taken_);  // once for many lines, because each erase moves the rest of the text
     taken_ = 0;
     return std::nullopt;
   }
@@ -59,6 +60,7 @@ bool LineStream::flush() {
         system::write_some(output_fileno(), std::string_view(output_text_).substr(written_));
     if (transfer.outcome == system::Transfer::Outcome::closed) return false;
     written_ += transfer.bytes;
+    // Seldom, because each erase moves the rest of the text.
     if (written_ > limits::output_queue_bytes_max) output_text_.erase(0, std::exchange(written_, 0));
     if (transfer.outcome == system::Transfer::Outcome::would_block) return true;
   }
@@ -67,7 +69,8 @@ bool LineStream::flush() {
   return true;
 }
 
-void LineStream::finish() {
+void LineStream::close_output() {
+  // A descriptor for both directions stays open, because the other side may still send.
   if (output_.valid())
     output_.reset();
   else if (input_.valid())
@@ -75,10 +78,12 @@ void LineStream::finish() {
 }
 
 void LineStream::wait_for_more(int silence_ms_max) {
-  if (ended_) throw EndOfStream("the coordinator has left");
+  if (ended_) throw EndOfStream("the coordinator has closed the connection");
   const Deadline deadline = Deadline::in_ms(silence_ms_max);
   while (system::poll_one(input_.get(), POLLIN, deadline.poll_ms(limits::wait_slice_ms)) <= 0)
-    if (deadline.passed()) throw EndOfStream("the coordinator is out of reach");
+    if (deadline.passed())
+      throw EndOfStream("the coordinator cannot be reached: it has sent nothing for " +
+                        std::to_string(silence_ms_max / 1000) + " s");
   fill();
 }
 
