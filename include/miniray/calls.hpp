@@ -111,7 +111,8 @@ class CallFutureBase : public FutureBase {
 template <class Result>
 using CallFuture = FutureOf<Result, CallFutureBase>;
 
-/// Makes calls on a worker, which must outlive it and stay where it is. A worker has one Caller.
+/// Makes calls on a worker, which may be moved meanwhile. When the Worker object is gone, calls under way fail, and the
+/// Caller throws UsageError. A worker has one Caller.
 class Caller {
  public:
   explicit Caller(Worker& worker);
@@ -162,6 +163,7 @@ class Caller {
                                             Value keywords);
   [[nodiscard]] List map_values(std::string_view function, List items);
   [[nodiscard]] static Value take_result(const std::shared_ptr<PendingCall>& call);
+  [[nodiscard]] const std::shared_ptr<CallDesk>& desk() const;
   void close();
 
   std::shared_ptr<CallDesk> desk_;

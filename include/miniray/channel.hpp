@@ -15,6 +15,7 @@
 
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
+#include "miniray/owned.hpp"
 #include "miniray/value.hpp"
 
 namespace miniray {
@@ -120,7 +121,7 @@ class Channel {
 
  private:
   friend class WaitSet;
-  std::unique_ptr<State> state_;
+  Owned<State> state_;
 };
 
 /// Waits until a channel is ready. Returns the positions of all ready channels in ascending order, or none after the

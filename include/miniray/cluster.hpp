@@ -105,7 +105,9 @@ class Cluster {
  private:
   friend class Replacement;
   class State;
-  std::unique_ptr<State> state_;
+  void stop_in_destructor() noexcept;
+
+  Owned<State> state_;
 };
 
 /// Call it first in main(). If the program was started as the worker server of a node, or as a cluster's attendant,

@@ -74,6 +74,20 @@ class Recovery {
   [[noreturn]] virtual void tell(Worker& worker) = 0;
 };
 
+/// Refers to a worker that may move: it follows the moves, and knows when the worker is gone. A Caller has one.
+class WorkerLink {
+ public:
+  explicit WorkerLink(Worker* worker) : worker_(worker) {}
+  /// Null when the Worker object has been destroyed or another worker was assigned to it.
+  [[nodiscard]] Worker* worker() const { return worker_; }
+
+ private:
+  friend class Worker;
+  Worker* worker_;
+};
+
+/// A worker may be moved at any time; callers and futures of its calls follow it. A Worker that was moved from has no
+/// process: it can be destroyed and assigned to, and every other call on it throws UsageError.
 class Worker {
  public:
   /// Forks this process and runs `work` in the child. Throws UsageError if a fork cannot work, because this process has
@@ -140,6 +154,10 @@ class Worker {
   [[nodiscard]] Recovery* recovery() const { return recovery_.get(); }
   /// How often adopt() has been called.
   [[nodiscard]] int replacements() const { return replacements_; }
+  /// False if it was moved from.
+  [[nodiscard]] bool valid() const { return static_cast<bool>(state_); }
+  /// A reference that follows the worker when it is moved.
+  [[nodiscard]] std::shared_ptr<const WorkerLink> link();
 
   class State;  // for the library's own files
 
@@ -153,10 +171,13 @@ class Worker {
   template <class Call>
   auto with_recovery(Patience patience, Call call);
   void handle_end(Patience patience);
+  void take(Worker& other) noexcept;
+  void close_in_destructor() noexcept;
 
-  std::unique_ptr<State> state_;
+  Owned<State> state_;
   std::shared_ptr<Recovery> recovery_;
   int replacements_ = 0;
+  std::shared_ptr<WorkerLink> link_;  // made when somebody asks for it
 };
 
 /// As long as this object lives, calls on these workers throw what they find and do not recover. It is used to handle

@@ -71,7 +71,7 @@ class WorkerServer {
 
  private:
   class State;
-  std::unique_ptr<State> state_;
+  Owned<State> state_;
 };
 
 }  // namespace miniray

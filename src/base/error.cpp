@@ -59,6 +59,10 @@ std::string DeathCertificate::text() const {
   return text;
 }
 
+void throw_moved_from(const char* class_name) {
+  throw UsageError(std::string("this ") + class_name + " was moved from: use the one that it was moved to");
+}
+
 WorkerDied::WorkerDied(DeathCertificate certificate)
     : Error(certificate.text()), certificate_(std::move(certificate)) {}
 

@@ -31,8 +31,12 @@ bool is_end() {
 }  // namespace
 
 Worker& CallDesk::worker() const {
-  if (worker_ == nullptr) throw UsageError("the Caller that made this call is gone");
-  return *worker_;
+  if (!link_) throw UsageError("the Caller that made this call is gone");
+  if (link_->worker() == nullptr)
+    throw UsageError(
+        "the worker of this Caller has ended: its Worker object was destroyed, or another one was assigned to "
+        "it. Make a Caller for the worker that there is");
+  return *link_->worker();
 }
 
 bool CallDesk::is_under_way(std::int64_t number) const {
@@ -42,7 +46,7 @@ bool CallDesk::is_under_way(std::int64_t number) const {
 
 void CallDesk::send(const Message& call, Patience patience) {
   MINIRAY_CHECK(call.head.number > 0 && call.head.number <= last_number_, call.head.number, last_number_);
-  fail_replaced();
+  fail_lost();
   const int process = worker().replacements();
   try {
     if (patience == Patience::none)
@@ -51,7 +55,7 @@ void CallDesk::send(const Message& call, Patience patience) {
       run_waiting([&] { worker().send(call); });
   } catch (...) {
     // What the worker said before its end still counts, unless its process has been replaced meanwhile.
-    if (is_end() && worker().replacements() != process) fail(Which::of_those_before, std::current_exception());
+    if (is_end() && worker().replacements() != process) on_end(process);
     throw;
   }
 }
@@ -101,7 +105,7 @@ Message CallDesk::receive(const Deadline& deadline) {
 }
 
 bool CallDesk::wait(std::int64_t number, const Deadline& deadline) {
-  fail_replaced();
+  fail_lost();
   while (is_under_way(number)) {
     try {
       settle(receive(deadline));
@@ -116,7 +120,8 @@ bool CallDesk::wait(std::int64_t number, const Deadline& deadline) {
 
 void CallDesk::take_replies() {
   if (is_closed()) return;
-  fail_replaced();
+  fail_lost();
+  if (link_->worker() == nullptr) return;
   const int process = worker().replacements();
   try {
     while (std::optional<Message> reply = worker().try_receive({}, Lane::calls)) {
@@ -141,7 +146,7 @@ void CallDesk::settle(const Message& reply) {
   if (found == under_way_.end()) {
     const ProtocolError stray(worker().name() + " answered the call " + std::to_string(reply.head.number) +
                               ", which was not made here. Does the worker have two Callers?");
-    fail(Which::of_this_process, std::make_exception_ptr(stray));
+    fail([](const UnderWay&) { return true; }, std::make_exception_ptr(stray));
     throw ProtocolError(stray);
   }
   const std::shared_ptr<CallSettler> settler = std::move(found->second.settler);
@@ -151,14 +156,15 @@ void CallDesk::settle(const Message& reply) {
 
 // In a handler: a call of the worker that began with this process has found its end.
 void CallDesk::on_end(int process) {
-  fail(worker().replacements() != process ? Which::of_those_before : Which::of_this_process, std::current_exception());
+  const int now = worker().replacements();
+  fail([=](const UnderWay& call) { return (call.process == now) == (now == process); }, std::current_exception());
 }
 
+template <class Which>
 void CallDesk::fail(Which which, const std::exception_ptr& why) {
-  const int now = worker().replacements();
   std::vector<std::shared_ptr<CallSettler>> failed;
   std::erase_if(under_way_, [&](auto& entry) {
-    if ((entry.second.process == now) != (which == Which::of_this_process)) return false;
+    if (!which(entry.second)) return false;
     if (entry.second.settler) failed.push_back(std::move(entry.second.settler));
     return true;
   });
@@ -173,16 +179,18 @@ void CallDesk::fail(Which which, const std::exception_ptr& why) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-// A call that is not the desk's, such as recv(), may have found the worker's end and had its process replaced. During
-// the recovery itself the worker has none, and what came of it is not known yet.
-void CallDesk::fail_replaced() {
-  if (under_way_.empty() || under_way_.begin()->second.process == worker().replacements()) return;
-  Recovery* const recovery = worker().recovery();
-  if (recovery == nullptr) return;
+// The calls of a Worker object that is gone, and of a process that was replaced by a call that is not the desk's, such
+// as recv(). During a recovery the worker has no Recovery, and its result is not known yet.
+void CallDesk::fail_lost() {
+  if (under_way_.empty()) return;
   try {
+    if (under_way_.begin()->second.process == worker().replacements()) return;
+    Recovery* const recovery = worker().recovery();
+    if (recovery == nullptr) return;
     recovery->tell(worker());
   } catch (const Error&) {
-    fail(Which::of_those_before, std::current_exception());
+    fail([this](const UnderWay& call) { return link_->worker() == nullptr || call.process != worker().replacements(); },
+         std::current_exception());
   }
 }
 
@@ -190,7 +198,7 @@ void CallDesk::drop(std::int64_t number) {
   const auto found = under_way_.find(number);
   if (found == under_way_.end()) return;
   found->second.settler.reset();
-  if (found->second.process != worker().replacements()) return;
+  if (link_->worker() == nullptr || found->second.process != worker().replacements()) return;
   try {
     (void)worker().send_some(drop_message(number));
   } catch (const Error&) {
@@ -201,7 +209,7 @@ void CallDesk::drop(std::int64_t number) {
 void CallDesk::close(const std::exception_ptr& why) {
   if (is_closed()) return;
   const auto open = std::exchange(under_way_, {});
-  worker_ = nullptr;
+  link_ = nullptr;
   for (const auto& [number, call] : open)
     if (call.settler) call.settler->on_failure(why);
 }

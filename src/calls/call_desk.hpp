@@ -33,12 +33,12 @@ class CallSettler {
 /// then every other settler that had to be told has been.
 class CallDesk {
  public:
-  explicit CallDesk(Worker& worker) : worker_(&worker) {}
+  explicit CallDesk(Worker& worker) : link_(worker.link()) {}
   CallDesk(const CallDesk&) = delete;
   CallDesk& operator=(const CallDesk&) = delete;
   virtual ~CallDesk() = default;
 
-  /// Throws UsageError after close().
+  /// Throws UsageError after close(), and if the Worker object is gone.
   [[nodiscard]] Worker& worker() const;
   /// The number that the head of the next call has to have.
   [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
@@ -60,7 +60,7 @@ class CallDesk {
   void drop(std::int64_t number);
   /// Fails the calls that are under way, and uses the worker no more.
   void close(const std::exception_ptr& why);
-  [[nodiscard]] bool is_closed() const { return worker_ == nullptr; }
+  [[nodiscard]] bool is_closed() const { return link_ == nullptr; }
   /// How many replies will still arrive.
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
 
@@ -73,17 +73,17 @@ class CallDesk {
     std::shared_ptr<CallSettler> settler;  // none if the reply is not wanted any more
     int process;                           // how often the worker's process had been replaced when it was sent
   };
-  enum class Which : std::uint8_t { of_this_process, of_those_before };
 
   void send(const Message& call, Patience patience);
   void check(const Message& reply) const;
   Message receive(const Deadline& deadline);
   void settle(const Message& reply);
+  template <class Which>
   void fail(Which which, const std::exception_ptr& why);
   void on_end(int process);
-  void fail_replaced();
+  void fail_lost();
 
-  Worker* worker_;  // none when it is closed
+  std::shared_ptr<const WorkerLink> link_;  // none when it is closed
   std::int64_t last_number_ = 0;
   std::map<std::int64_t, UnderWay> under_way_;
 };

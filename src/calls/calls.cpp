@@ -105,15 +105,20 @@ void Caller::close() {
   if (desk_) desk_->close(std::make_exception_ptr(Cancelled("the Caller that made this call is gone")));
 }
 
+const std::shared_ptr<CallDesk>& Caller::desk() const {
+  if (!desk_) throw_moved_from("Caller");
+  return desk_;
+}
+
 std::shared_ptr<PendingCall> Caller::begin(std::string_view function, List arguments, Value keywords) {
   const Value body = call_body(function, std::move(arguments), std::move(keywords));
-  return begin_call(desk_, std::string(function), CallVerb::call, body, 1);
+  return begin_call(desk(), std::string(function), CallVerb::call, body, 1);
 }
 
 std::shared_ptr<PendingCall> Caller::begin_create(std::string_view name, std::string_view class_name, List arguments,
                                                   Value keywords) {
   const Value body = create_body(name, function_named(class_name), std::move(arguments), std::move(keywords));
-  return begin_call(desk_, std::string(class_name), CallVerb::create, body, 2);
+  return begin_call(desk(), std::string(class_name), CallVerb::create, body, 2);
 }
 
 List Caller::map_values(std::string_view function, List items) {
@@ -123,7 +128,7 @@ List Caller::map_values(std::string_view function, List items) {
     const std::size_t count = std::min(limits::chunk_items_max, items.size() - first);
     const Value body = map_body(function, List(std::make_move_iterator(begin),
                                                std::make_move_iterator(begin + static_cast<std::ptrdiff_t>(count))));
-    chunks.push_back(begin_call(desk_, std::string(function), CallVerb::map, body, 1, count));
+    chunks.push_back(begin_call(desk(), std::string(function), CallVerb::map, body, 1, count));
   }
   List values;
   for (const std::shared_ptr<PendingCall>& chunk : chunks)
@@ -138,15 +143,15 @@ Value Caller::take_result(const std::shared_ptr<PendingCall>& call) {
 
 void Caller::forget(std::string_view name) {
   const Value body(name);
-  CallFuture<void>(begin_call(desk_, "forget " + std::string(name), CallVerb::forget, body, {})).get();
+  CallFuture<void>(begin_call(desk(), "forget " + std::string(name), CallVerb::forget, body, {})).get();
 }
 
 std::size_t Caller::take_replies() {
-  desk_->take_replies();
+  desk()->take_replies();
   return desk_->under_way();
 }
 
-Worker& Caller::worker() const { return desk_->worker(); }
+Worker& Caller::worker() const { return desk()->worker(); }
 
 std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures, std::optional<double> timeout_s) {
   if (futures.empty()) throw UsageError("wait_any was given nothing to wait for");

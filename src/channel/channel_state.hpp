@@ -26,6 +26,7 @@ class WaitSet;
 
 class Channel::State {
  public:
+  static constexpr const char* class_name = "Channel";
   State(Fd socket, ChannelOptions options);
   ~State();
   State(const State&) = delete;

@@ -218,7 +218,8 @@ void Cluster::State::broadcast(std::span<Worker* const> workers, const Message& 
 std::vector<Worker*> Cluster::State::all_workers() {
   std::vector<Worker*> all;
   for (std::vector<Worker>& workers : started)
-    for (Worker& worker : workers) all.push_back(&worker);
+    for (Worker& worker : workers)
+      if (worker.valid()) all.push_back(&worker);
   return all;
 }
 
@@ -255,13 +256,20 @@ void Cluster::State::stop(std::span<Worker* const> others, Closing how) {
 Cluster::Cluster(std::vector<NodeConfig> nodes, ClusterOptions options)
     : state_(std::make_unique<State>(std::move(nodes), std::move(options))) {}
 Cluster::Cluster(Cluster&&) noexcept = default;
-Cluster& Cluster::operator=(Cluster&&) noexcept = default;
+Cluster& Cluster::operator=(Cluster&& other) noexcept {
+  if (this == &other) return *this;
+  stop_in_destructor();
+  state_ = std::move(other.state_);
+  return *this;
+}
 
-Cluster::~Cluster() {
+Cluster::~Cluster() { stop_in_destructor(); }
+
+void Cluster::stop_in_destructor() noexcept {
   if (!state_) return;
   try {
     state_->stop({}, Closing::finish);
-  } catch (const std::exception&) {  // an interrupt, which stop() throws after everything has ended
+  } catch (...) {  // an interrupt, which stop() throws after everything has ended
   }
 }
 

@@ -20,6 +20,7 @@ namespace miniray {
 
 class Cluster::State {
  public:
+  static constexpr const char* class_name = "Cluster";
   State(std::vector<NodeConfig> nodes, ClusterOptions options);
   void launch(const std::string& work_fn);
   [[nodiscard]] bool launched() const { return servers_.launched(); }

@@ -73,7 +73,7 @@ PoolInside::~PoolInside() {
   for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->on_outcome({}, gone, {}, not_called);
   try {
     end_workers(dropped ? Closing::interrupt : Closing::finish);
-  } catch (const std::exception&) {  // an interrupt; the workers have ended
+  } catch (...) {  // an interrupt; the workers have ended
   }
 }
 

@@ -70,7 +70,7 @@ class Mapping {
     std::exception_ptr failure;
     std::string worker;
   };
-  // Outlives the map, if it has to. The pool's lock guards it.
+  // The pool's lock guards it.
   struct Inbox {
     std::vector<Arrival> arrivals;
   };
@@ -80,14 +80,15 @@ class Mapping {
         : first(first_item), count(item_count), function_(of.function_), inbox_(of.inbox_) {}
     void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
                     Callbacks& /*due*/) override {
-      inbox_->arrivals.push_back({shared_from_this(), std::move(reply), failure, worker});
+      if (const std::shared_ptr<Inbox> inbox = inbox_.lock())
+        inbox->arrivals.push_back({shared_from_this(), std::move(reply), failure, worker});
     }
     [[nodiscard]] const std::string& called() const override { return function_; }
     const std::size_t first, count;
 
    private:
     const std::string function_;
-    const std::shared_ptr<Inbox> inbox_;
+    const std::weak_ptr<Inbox> inbox_;  // gone with the map
   };
 
   static std::vector<std::int64_t> numbers_of(const std::vector<std::shared_ptr<Chunk>>& chunks) {

@@ -18,7 +18,7 @@ Closer::Closer(std::span<Worker* const> workers, const CloseOptions& options) : 
       if (!worker->state_ || !worker->state_->is_ours())
         continue;  // it was moved from, or belongs to the parent process
       worker->state_->end();
-      left_.push_back(worker->state_.get());
+      left_.push_back(&*worker->state_);
     } catch (const UsageError&) {  // another thread is using it
     }
   }

@@ -262,14 +262,26 @@ void Worker::State::close(double grace_s, Closing how) {
 }
 
 Worker::Worker(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Worker::Worker(Worker&&) noexcept = default;
+Worker::Worker(Worker&& other) noexcept { take(other); }
 Worker& Worker::operator=(Worker&& other) noexcept {
   if (this == &other) return *this;
-  Worker ended(std::move(state_));
+  close_in_destructor();
+  take(other);
+  return *this;
+}
+
+void Worker::take(Worker& other) noexcept {
   state_ = std::move(other.state_);
   recovery_ = std::move(other.recovery_);
-  replacements_ = other.replacements_;
-  return *this;
+  replacements_ = std::exchange(other.replacements_, 0);
+  link_ = std::move(other.link_);
+  if (link_) link_->worker_ = this;
+}
+
+std::shared_ptr<const WorkerLink> Worker::link() {
+  (void)*state_;
+  if (!link_) link_ = std::make_shared<WorkerLink>(this);
+  return link_;
 }
 
 void Worker::adopt(Worker other) {
@@ -299,14 +311,19 @@ auto Worker::with_recovery(Patience patience, Call call) {
   }
 }
 
-// A program that ends because of an exception, such as Ctrl-C, does not wait for its workers to finish.
-Worker::~Worker() {
-  if (!state_) return;
+Worker::~Worker() { close_in_destructor(); }
+
+// A program that ends because of an exception, such as Ctrl-C, does not wait for its workers to finish. What
+// on_interrupt throws during the grace is lost here, since a destructor cannot throw it; the worker has ended by then.
+void Worker::close_in_destructor() noexcept {
+  if (const auto link = std::move(link_)) link->worker_ = nullptr;
+  const Owned<State> ended = std::move(state_);
+  if (!ended) return;
   try {
-    state_->close(grace_ms(limits::close_grace_ms) / 1000.0,
-                  std::uncaught_exceptions() > 0 ? Closing::interrupt : Closing::finish);
-  } catch (const std::exception&) {  // an interrupt during the grace; a destructor cannot throw it
-    state_->process().signal(SIGKILL);
+    ended->close(grace_ms(limits::close_grace_ms) / 1000.0,
+                 std::uncaught_exceptions() > 0 ? Closing::interrupt : Closing::finish);
+  } catch (...) {
+    ended->process().signal(SIGKILL);
   }
 }
 

@@ -37,6 +37,7 @@ void log_to_stderr(const std::string& line) {
 
 class WorkerServer::State {
  public:
+  static constexpr const char* class_name = "WorkerServer";
   State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options);
   ~State();
   State(const State&) = delete;

@@ -17,6 +17,7 @@ namespace miniray {
 
 class Worker::State {
  public:
+  static constexpr const char* class_name = "Worker";
   State(std::string worker_name, const WorkerOptions& options, Fd socket, std::unique_ptr<WorkerProcess> process);
 
   /// Makes a call on the channel. If it throws EndOfStream, throws the reason instead: WorkerError, WorkerDied or a
