@@ -155,6 +155,7 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
   return true;
 }
 
+// A process that is lost with its host has no exit code, so that is an exception.
 int Worker::State::wait(std::optional<double> timeout_s) {
   require_ours("wait for");
   if (!wait_for_exit(Deadline::in_seconds(timeout_s)))
@@ -265,12 +266,13 @@ Worker::Worker(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Worker::Worker(Worker&&) noexcept = default;
 Worker& Worker::operator=(Worker&& other) noexcept {
   if (this == &other) return *this;
-  Worker ended(std::move(state_));
+  Worker ended(std::move(state_));  // its destructor closes the old process
   state_ = std::move(other.state_);
   recovery_ = std::move(other.recovery_);
   return *this;
 }
 
+// The destructor of `other` closes the old process.
 void Worker::adopt(Worker other) { std::swap(state_, other.state_); }
 
 // recover() may replace state_, and always throws. So a caller must not use the old state after this call.
