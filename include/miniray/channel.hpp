@@ -2,7 +2,8 @@
 // socket, large buffers automatically go through shared memory.
 //
 // A channel belongs to the process that created it, and one thread at a time may use it; a second thread gets a
-// UsageError. After any exception but ProtocolError, the channel can be used as before.
+// UsageError. An exception leaves the channel usable, unless the peer sent bytes that are not a frame, or a frame above
+// message_bytes_max: the channel is then closed.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct ChannelOptions {
   std::optional<int> spin_us = {};  ///< how long to spin before sleeping; by default MINIRAY_SPIN_US or limits::spin_us
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   std::uint64_t message_bytes_max = limits::message_bytes_max;
-  std::function<void()> on_interrupt = {};  ///< called when a signal interrupts a wait; throws to end the wait
+  std::function<void()> on_interrupt = {};  ///< called in a wait, after a signal and now and then; throws to end it
   std::function<bool()> peer_is_gone = {};  ///< called during long waits, in case the socket has not shown it
   /// Returns the supplied buffer of that number (see BufferPlace), which has that size.
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};

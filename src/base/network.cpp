@@ -84,6 +84,7 @@ std::string listening_inode(int port) {
 }  // namespace
 
 std::string owner_of_port(int port) {
+  // A process that has the socket has a descriptor which links to its inode.
   const std::string wanted = "socket:[" + listening_inode(port) + "]";
   const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
   while (const dirent* process = processes ? readdir(processes.get()) : nullptr) {
@@ -156,6 +157,7 @@ Fd listen(const Address& address) {
   const int number = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (number < 0) throw SystemError("make a socket", errno);
   Fd listener(number);
+  // Otherwise a server could not listen again until the old connections of its port have timed out.
   if (!is_unix) set_option(number, SOL_SOCKET, SO_REUSEADDR, 1, "set SO_REUSEADDR");
   if (bind(number, address.get(), address.size) != 0 || ::listen(number, limits::accept_backlog) != 0) {
     if (errno == EADDRINUSE && !is_unix)
@@ -201,8 +203,10 @@ void set_blocking(int descriptor, bool blocking) {
     throw SystemError("set whether a descriptor blocks", errno);
 }
 
+// The kernel probes an idle connection: first after one step, then `probes` times, and closes it if no probe is
+// answered.
 void notice_dead_peer(int socket, int after_ms) {
-  if (system::is_unix_socket(socket)) return;
+  if (system::is_unix_socket(socket)) return;  // both ends are on this machine
   constexpr int probes = limits::keepalive_probes;
   constexpr int step_s_max = 32767;  // the kernel's limit
   const int step_s = std::clamp(after_ms / 1000 / (probes + 1), 1, step_s_max);

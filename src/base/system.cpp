@@ -55,6 +55,7 @@ Transfer transfer_outcome(ssize_t result) {
   }
 }
 
+// Gives every received descriptor an owner, so that none leaks, whatever the caller does with them.
 void take_descriptors(msghdr& message, std::vector<Fd>& descriptors) {
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
@@ -108,7 +109,7 @@ Transfer receive(int socket, std::span<std::byte> room, Block block, std::vector
     message.msg_controllen = control.size();
     result = recvmsg(socket, &message, flags);
     if (result >= 0 && message.msg_controllen > 0) take_descriptors(message, *descriptors);
-    if (result >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+    if (result >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)  // the kernel could not install all descriptors
       throw SystemError("receive shared memory from the peer (raise the limit on open files, `ulimit -n`)", EMFILE);
   }
   const Transfer transfer = transfer_outcome(result);
@@ -219,7 +220,7 @@ void Epoll::add(int descriptor, void* tag, Interest interest) {
   event.events = interest == Interest::readable ? EPOLLIN : interest == Interest::writable ? EPOLLOUT : EPOLLRDHUP;
   event.data.ptr = tag;
   if (epoll_ctl(fd_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) return;
-  if (errno != EEXIST) throw SystemError("watch a descriptor", errno);
+  if (errno != EEXIST) throw SystemError("watch a descriptor", errno);  // EEXIST: add() replaces tag and interest
   require(epoll_ctl(fd_.get(), EPOLL_CTL_MOD, descriptor, &event), "watch a descriptor");
 }
 
@@ -241,6 +242,7 @@ Mapping::Mapping(int descriptor, std::size_t bytes, Kind kind) {
   bytes_ = {static_cast<std::byte*>(at), bytes};
 }
 
+// mremap replaces the old mapping in one step, so that other threads always find memory at this address.
 bool Mapping::make_private() {
   void* copy = mmap(nullptr, bytes_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return false;
@@ -342,6 +344,7 @@ std::int64_t time_of_day_ns() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
+// A folder has a link from each of its subfolders, one per thread, besides its own two.
 int thread_count() {
   struct stat tasks{};
   return stat("/proc/self/task", &tasks) == 0 ? static_cast<int>(tasks.st_nlink) - 2 : 1;

@@ -170,6 +170,7 @@ Handshake::Handshake(Role role, const Key& key) : key_(key) {
   expect(Step::server_hello_head, server_head_bytes);
 }
 
+// Goes to a step that needs this many bytes of the peer.
 void Handshake::expect(Step step, std::size_t bytes) {
   step_ = step;
   expected_ = bytes;
@@ -219,6 +220,7 @@ void Handshake::feed(std::string_view arrived) {
   }
 }
 
+// The server proves first, so that a client never gives its proof to a server without the key.
 void Handshake::client_hello_arrived() {
   const std::uint32_t theirs = number_at(input_, client_magic.size());
   output_ = server_magic;
@@ -234,6 +236,7 @@ void Handshake::client_hello_arrived() {
   expect(Step::client_proof, proof_bytes);
 }
 
+// The head of the server's hello has the version and the refusal. It is read by itself, because a refusal ends there.
 void Handshake::server_hello_head_arrived() {
   if (!input_.starts_with(server_magic))
     return refuse(Refusal::other_version, "the program that listens there is not a MiniRay worker server");

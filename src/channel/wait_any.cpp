@@ -32,6 +32,7 @@ WaitSet::~WaitSet() {
 
 bool WaitSet::is_ours() const { return generation_ == process_generation(); }
 
+// A channel is in one set at a time. If another thread waits for it, that wait throws.
 void WaitSet::add(Channel::State& channel) {
   if (WaitSet* const other = channel.wait.set) {
     other->channel_taken_ = other->channel_taken_ || other->waiting_;
@@ -75,7 +76,7 @@ void WaitSet::watch(std::span<Channel* const> channels) {
   const bool same =
       channels.size() == watched_.size() && std::memcmp(channels.data(), watched_.data(), channels.size_bytes()) == 0;
   if (same && !changed_) return;
-  ++stamp_;
+  ++stamp_;  // members that do not get this stamp are not in `channels`, and are dropped
   for (std::size_t i = 0; i < channels.size(); ++i) {
     Channel::State& channel = *channels[i]->state_;
     if (channel.wait.set != this) add(channel);
@@ -151,7 +152,7 @@ std::vector<std::size_t> WaitSet::wait(const Deadline& deadline) {
     for (void* tag : readable) collect(*static_cast<Channel::State*>(tag), ready);
     if (!ready.empty()) {
       std::ranges::sort(ready);
-      const auto repeated = std::ranges::unique(ready);
+      const auto repeated = std::ranges::unique(ready);  // a channel may be both pending and readable
       ready.erase(repeated.begin(), repeated.end());
       return ready;
     }

@@ -9,6 +9,7 @@
 namespace miniray {
 namespace {
 
+// The limits are checked here, before anything is allocated for the frame.
 void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
   if (head.magic != frame_magic || static_cast<std::uint8_t>(head.kind) >= frame_kind_count ||
       static_cast<std::uint8_t>(head.codec) > static_cast<std::uint8_t>(Codec::json))
@@ -48,6 +49,7 @@ void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead
   if (!entries.empty()) out.append(reinterpret_cast<const char*>(entries.data()), entries.size_bytes());
 }
 
+// Every take() checks that the bytes exist, so no size in the frame can cause a large allocation.
 Frame parse_frame(std::string_view bytes) {
   const auto take = [&](std::uint64_t count) {
     if (count > bytes.size()) throw ProtocolError("the peer sent an incomplete frame through shared memory");
@@ -102,7 +104,7 @@ std::span<std::byte> FrameReader::room() {
   if (direct_) return final_place;
   if (!staging_) staging_ = std::make_unique_for_overwrite<std::byte[]>(limits::staging_bytes);
   if (staged() == 0) staged_begin_ = staged_end_ = 0;
-  if (staged_begin_ > 0) {
+  if (staged_begin_ > 0) {  // moves the unparsed rest to the front, which makes room behind it
     std::memmove(staging_.get(), staging_.get() + staged_begin_, staged());
     staged_end_ -= std::exchange(staged_begin_, 0);
   }
@@ -110,6 +112,8 @@ std::span<std::byte> FrameReader::room() {
   return {staging_.get() + staged_end_, limits::staging_bytes - staged_end_};
 }
 
+// Bytes of a direct room() are in their place already. All others are parsed, or copied to their place, from the
+// staging area.
 void FrameReader::commit(std::size_t bytes) {
   if (direct_) {
     filled_ += bytes;
@@ -131,7 +135,7 @@ bool FrameReader::advance() {
       return read_call_head();
     case State::table:
       return read_table();
-    case State::held:
+    case State::held:  // until set_hold_above() allows the frame
       return false;
     case State::body:
       return read_body();
@@ -211,7 +215,7 @@ bool FrameReader::read_buffers() {
     const BufferEntry& entry = frame_.entries[buffer_];
     Buffer& buffer = frame_.buffers[buffer_];
     if (!entry.place.in_stream()) continue;
-    if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);
+    if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);  // one at a time, when its bytes come
     MINIRAY_CHECK(filled_ <= entry.bytes && buffer.size == entry.bytes, filled_, entry.bytes, buffer.size);
     filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
     if (filled_ < entry.bytes) return false;

@@ -22,7 +22,7 @@ std::string json_number(double value) {
   const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
   MINIRAY_CHECK(error == std::errc(), value);
   std::string text(digits.data(), end);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";  // otherwise it would read back as an integer
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 namespace miniray {
 
+// Counts the element and writes the separator in front of it. After the last shown element comes one "...".
 bool TextWriter::begin_element() {
   if (hidden_ > 0) return false;
   if (levels_.empty()) return true;
@@ -30,7 +31,7 @@ bool TextWriter::at_key() const { return !levels_.empty() && levels_.back().is_m
 
 void TextWriter::atom(std::string_view text) {
   if (!begin_element()) return;
-  const bool quote = at_key() && !text.starts_with('"');
+  const bool quote = at_key() && !text.starts_with('"');  // JSON's keys are strings
   if (quote) text_ += '"';
   text_ += text;
   if (quote) text_ += '"';

@@ -31,6 +31,7 @@ const char* name_of(Value::Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+// The value's text is part of the error, so that a reader sees what the message has instead.
 template <class T>
 const T& Value::get(const char* wanted) const {
   if (const T* data = std::get_if<T>(&data_)) return *data;
@@ -57,6 +58,7 @@ const Map& Value::map() const { return get<Map>("a map"); }
 Map& Value::map() { return const_cast<Map&>(get<Map>("a map")); }
 const Array& Value::array() const { return get<Array>("an array"); }
 
+// A linear search: maps of messages are small, and keep their order.
 const Value* Value::find(const Value& key) const {
   for (const auto& [candidate, value] : map()) {
     if (candidate == key) return &value;
@@ -100,6 +102,7 @@ std::size_t Value::size() const {
   }
 }
 
+// Only reals need care: std::variant would compare them as numbers, where NaN differs from itself and 0.0 equals -0.0.
 bool operator==(const Value& a, const Value& b) {
   const auto* real_a = std::get_if<double>(&a.data_);
   const auto* real_b = std::get_if<double>(&b.data_);

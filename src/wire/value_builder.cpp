@@ -5,6 +5,7 @@
 namespace miniray {
 namespace {
 
+// A long list of numbers travels as an array of Form::list, and becomes a list again here.
 template <class T>
 List unpacked(const Array& array) {
   const std::span<T> elements = array.elements<T>();

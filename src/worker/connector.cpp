@@ -49,6 +49,7 @@ Connector::Connector(std::vector<network::Address> addresses, std::string where,
   }
 }
 
+// An address may fail at once, and then the next one is tried. Only the failure of the last one is an error.
 void Connector::try_next_address() {
   while (true) {
     try {
@@ -107,7 +108,7 @@ void Connector::connected() {
   if (error != 0 && next_address_ < addresses_.size()) return try_next_address();
   if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error));
   if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
-  network::notice_deaf_peer(socket_.get(), unreachable_ms_);
+  network::notice_deaf_peer(socket_.get(), unreachable_ms_);  // during the handshake, both ends always read
   step_ = Step::proving;
   handshake_.emplace(Handshake::Role::client, key_);
   send(handshake_->take_output());
@@ -138,7 +139,7 @@ void Connector::advance_or_throw() {
     if (handshake_->refusal())
       throw Refused("cannot talk to the server at " + where_ + ": " + handshake_->error_text());
     if (!handshake_->done()) continue;
-    send(handshake_->take_output() + request_);
+    send(handshake_->take_output() + request_);  // together, which saves a round trip
     step_ = Step::asking;
   }
   if (answer_bytes_ == 0) {
@@ -161,6 +162,7 @@ Fd Connector::take_socket() {
   return std::move(socket_);
 }
 
+// While a server works on a request, its other requests wait too. So one that is at work extends the time of all.
 bool advance_all(std::span<Connector* const> connectors, const ConnectPatience& patience) {
   bool all_done = true, at_work = false;
   for (Connector* connector : connectors) {

@@ -37,6 +37,7 @@ PendingConnection::Progress PendingConnection::advance() {
   std::array<std::byte, 4096> room;
   while (true) {
     MINIRAY_CHECK(input_.size() < wanted_ && !request_, input_.size(), wanted_);
+    // Never more than belongs to the request: what follows it is the worker's, which reads the same socket.
     const std::size_t wanted = handshake_.done() ? wanted_ - input_.size() : handshake_.wanted();
     system::Transfer transfer{};
     try {
@@ -63,7 +64,7 @@ PendingConnection::Progress PendingConnection::advance() {
     }
     input_ += arrived;
     if (input_.size() < wanted_) continue;
-    if (!length_known_) {
+    if (!length_known_) {  // the first four bytes are the length
       if (read_length() == Progress::failed) return Progress::failed;
       continue;
     }

@@ -84,6 +84,7 @@ void RemoteProcess::read_control() {
     }
   } catch (const EndOfStream&) {
     if (ending_) return;
+    // A reset or a broken pipe comes from the host of the server, so the host is alive. Other errors mean silence.
     const bool silent =
         control_.end_error() != 0 && control_.end_error() != ECONNRESET && control_.end_error() != EPIPE;
     if (tunnelled_)
@@ -115,7 +116,7 @@ std::string RemoteProcess::stack(const std::function<void()>& on_interrupt) {
 }
 
 bool RemoteProcess::signal(int number) {
-  if (number < 0 || number > SIGRTMAX) return false;
+  if (number < 0 || number > SIGRTMAX) return false;  // checked here, because the server does not answer
   if (!running()) return true;
   try {
     control_.send_some(encode({{"signal", number}}));

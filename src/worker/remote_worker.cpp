@@ -75,6 +75,8 @@ struct Assembled : Worker {
 
 using States = std::vector<std::unique_ptr<Worker::State>>;
 
+// Connects to at most limits::connects_at_once servers at the same time. A host is resolved once for all of its
+// workers.
 void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, States& states,
                    std::vector<ConnectFailure>& failures) {
   std::vector<std::optional<ConnectorPair>> pairs(batch.size());

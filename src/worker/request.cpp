@@ -44,6 +44,7 @@ std::string write_request(const Request& request) {
   return with_length(write_json(value));
 }
 
+// Every key is optional, and unknown keys are ignored, so that clients of other languages can send short requests.
 Request read_request(std::string_view text) {
   const Value value = read_json_text(text);
   Request request;

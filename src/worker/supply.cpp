@@ -41,7 +41,7 @@ Buffer SupplyLine::fetch(std::uint64_t number, std::uint64_t bytes) {
                      descriptors.size() == 1 && system::sealed_memory_bytes(descriptors[0].get()) >= bytes;
   if (!right)
     throw ProtocolError("the worker server does not have a buffer that several workers share; its log says why");
-  if (bytes == 0) return Buffer::allocate(0);
+  if (bytes == 0) return Buffer::allocate(0);  // nothing can be mapped
   auto mapping = std::make_shared<system::Mapping>(descriptors[0].get(), bytes, system::Mapping::Kind::private_copy);
   std::byte* const data = mapping->bytes().data();
   return {std::move(mapping), data, bytes};
@@ -57,6 +57,7 @@ void SupplyStore::hand_over(std::uint64_t number, Worker worker, int socket) {
   if (item.wanted_by.empty()) items_.erase(found);
 }
 
+// Stores the buffer, and answers the workers that already wait for it.
 void SupplyStore::keep(std::uint64_t number, Item item) {
   const std::set<Worker> workers = item.wanted_by;
   if (workers.empty()) return;

@@ -155,6 +155,7 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
   return true;
 }
 
+// A process that is lost with its host has no exit code, so that is an exception.
 int Worker::State::wait(std::optional<double> timeout_s) {
   require_ours("wait for");
   if (!wait_for_exit(Deadline::in_seconds(timeout_s)))

@@ -150,6 +150,7 @@ WorkerServer::State::~State() {
   if (!socket_path_.empty()) std::remove(socket_path_.c_str());
 }
 
+// Also called later, if the server has stopped watching its listener for a while.
 void WorkerServer::State::listen() {
   listener_.watch = loop_.watch(listener_.socket.get(), [this] { accept_some(); });
 }
@@ -188,6 +189,7 @@ void WorkerServer::State::add_pending(Fd socket, std::string peer) {
   pending->watch = loop_.watch(pending->connection.fileno(), [this, pending] { advance(pending); });
 }
 
+// The action of a pending connection's watch. It destroys that watch, which an action may do.
 void WorkerServer::State::advance(PendingList::iterator pending) {
   switch (pending->connection.advance()) {
     case PendingConnection::Progress::waiting:
@@ -237,6 +239,7 @@ void WorkerServer::State::pair_up(Pending pending) {
   start_worker(data_first ? first : pending.connection, data_first ? &pending.connection : &first);
 }
 
+// The end of the text is kept if it is too long, because a traceback ends with the error.
 void WorkerServer::State::refuse(std::initializer_list<const Fd*> sockets, const std::string& peer,
                                  const std::string& why) const {
   log("refused " + peer + ": " + to_utf8(why));
@@ -286,6 +289,7 @@ void WorkerServer::State::start_worker(PendingConnection& data, PendingConnectio
   }
 }
 
+// A link brings buffers for several workers. Its messages are small maps beside large arrays.
 void WorkerServer::State::open_link(PendingConnection& connection) {
   write_at_once(connection.fileno(), with_length("{}"));
   const Request request = connection.request();
@@ -318,7 +322,7 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
         const std::uint64_t number = numbers[i].unsigned_integer();
         try {
           supplies_.put(number, buffers.at(i).array().buffer().bytes(), workers);
-        } catch (const SystemError& error) {
+        } catch (const SystemError& error) {  // no memory: the workers that need this buffer fail, the server does not
           log(error.what());
           supplies_.put_missing(number, workers);
         }
