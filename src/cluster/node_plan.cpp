@@ -48,8 +48,8 @@ std::string visible_devices(const std::vector<Gpu>& gpus) {
 }  // namespace
 
 void check(const NodeConfig& node) {
+  // ssh would take a host that begins with "-" for an option.
   if (node.host.empty() || node.host.front() == '-')
-    // ssh would take a host that begins with "-" for an option.
     throw UsageError("a node's host is a name or an address, not \"" + node.host + "\"");
   if (node.num_workers < 1)
     throw UsageError(node.host + ": num_workers is 1 or more, not " + std::to_string(node.num_workers));
