@@ -111,7 +111,7 @@ Cluster::State::ConnectPlan Cluster::State::plan_workers(const std::string& work
   ConnectPlan plan;
   std::string without_gpu;
   const std::vector<std::size_t> nodes = chosen(start.nodes);
-  servers_.require_up(nodes);
+  servers_.finish_relaunches(nodes);
   const auto gpus_on = [&](std::size_t node) { return start.gpus_per_worker.value_or(nodes_[node].gpus_per_worker); };
   std::vector<std::size_t> with_gpus;
   for (const std::size_t node : nodes) {
@@ -173,7 +173,7 @@ std::vector<Worker> Cluster::State::connect(const std::string& work_fn, const St
 }
 
 std::vector<Worker> Cluster::State::connect_probes(const std::vector<std::size_t>& nodes) {
-  servers_.require_up(nodes);
+  servers_.finish_relaunches(nodes);
   ConnectPlan plan;
   for (const std::size_t i : nodes) {
     RemoteOptions& remote = plan.addresses.emplace_back(servers_.address_of(i)).options;
@@ -188,7 +188,7 @@ std::vector<Worker> Cluster::State::connect_probes(const std::vector<std::size_t
 Worker Cluster::State::replace(Worker& worker, std::optional<std::size_t> node) {
   const std::size_t at = node.value_or(node_of(worker));
   require_node(at);
-  servers_.require_up({at});
+  servers_.finish_relaunches({at});
   ConnectPlan plan;
   add_to_plan(plan, at, origins_.at(&worker.channel()));
   std::vector<Worker> made = connect_and_register(std::move(plan));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cluster/replacement.hpp"
 #include "miniray/miniray.hpp"
 #include "tests/described_machine.hpp"
 #include "tests/local_node.hpp"
@@ -194,6 +195,20 @@ TEST_CASE("a server that died is launched again, and the other nodes are not dis
   }
   CHECK(cluster.servers().at(0).pid == other);
   CHECK_THROWS_AS(cluster.relaunch(2), UsageError);
+}
+
+TEST_CASE("a relaunch that its pool left half-way is finished by the next start") {
+  Cluster cluster({local(1)});
+  const std::span<Worker> workers = cluster.start("test_echo");
+  kill(static_cast<pid_t>(cluster.servers().at(0).pid), SIGKILL);
+  CHECK_THROWS_AS((void)workers[0].recv(), WorkerDied);
+  {
+    Replacement half_way(cluster, workers[0], 0);
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(half_way.advance());  // the dead server refuses, so a new one is launched
+  }
+  std::span<Worker> next = cluster.start("test_echo");
+  next[0].send("here");
+  CHECK(next[0].recv() == Value("here"));
 }
 
 TEST_CASE("a node that cannot be launched again has no server until it can") {

@@ -229,6 +229,12 @@ void NodeServers::set_up_server(std::size_t node, const NodeLaunch& launch) {
   attended.why_down.clear();
 }
 
+void NodeServers::finish_relaunches(const std::vector<std::size_t>& nodes) {
+  for (const std::size_t node : nodes)
+    if (relaunches_.contains(node)) relaunch(node, relaunches_.at(node).timeout_s);
+  require_up(nodes);
+}
+
 void NodeServers::require_up(const std::vector<std::size_t>& nodes) const {
   if (!launched()) throw UsageError("the cluster's servers are not up. Call launch_servers() or start()");
   std::vector<ClusterError::Failure> down;

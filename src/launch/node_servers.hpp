@@ -37,6 +37,9 @@ class NodeServers {
   /// limits::failed_stop_ms, then kills.
   void finish(bool soon = false);
 
+  /// Waits for those of these nodes that are being launched again, because a pool may have begun it and ended since.
+  /// Throws what require_up() and relaunch() throw.
+  void finish_relaunches(const std::vector<std::size_t>& nodes);
   /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
   void require_up(const std::vector<std::size_t>& nodes) const;
   [[nodiscard]] const std::vector<LaunchedServer>& servers() const { return servers_; }

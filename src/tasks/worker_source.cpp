@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "base/clock.hpp"
-#include "base/system.hpp"
 #include "cluster/replacement.hpp"
 #include "worker/connect_workers.hpp"
 
@@ -98,12 +96,6 @@ class ServerSource : public WorkerSource {
    public:
     Forked(const ServerSource& source, std::size_t node, const std::shared_ptr<Worker>& gone)
         : source_(source), otherwise_(source, node, gone) {}
-    // The server would complain of a stranger that asks for a worker and leaves.
-    ~Forked() override {
-      const Deadline patience = Deadline::in_ms(limits::new_link_ms);
-      while (connection_ && !connected() && !patience.passed())
-        (void)system::poll_many({}, limits::recruit_look_min_ms);
-    }
     std::shared_ptr<Worker> advance() override {
       if (!server_gone_ && !connection_) connection_ = std::make_unique<WorkerConnection>(source_.server_);
       std::shared_ptr<Worker> worker = connected();

@@ -23,13 +23,14 @@ struct ConnectFailure {
 [[nodiscard]] std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses,
                                                                           std::vector<ConnectFailure>& failures);
 
-/// A connection to one worker that is being made. Its calls do not wait; only the constructor may wait for a name
+/// A connection to one worker that is being made. advance() does not wait; the constructor may wait for a name
 /// server.
 class WorkerConnection {
  public:
   explicit WorkerConnection(RemoteAddress address);
   WorkerConnection(const WorkerConnection&) = delete;
   WorkerConnection& operator=(const WorkerConnection&) = delete;
+  /// Waits for at most limits::new_link_ms if the connection is under way.
   ~WorkerConnection();
   /// Does the next steps that are possible without waiting. Returns the worker once it is connected, else nothing.
   /// Throws what create_remote_workers() throws.

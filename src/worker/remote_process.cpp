@@ -51,7 +51,7 @@ RemoteProcess::RemoteProcess(Fd control, pid_t pid, std::string where, int unrea
     : pid_(pid),
       where_(std::move(where)),
       unreachable_ms_(unreachable_ms),
-      tunnelled_(system::is_unix_socket(control.get())),
+      tunnelled_(system::is_unix_socket(control.get()) && !where_.starts_with('@')),
       control_(control_channel(std::move(control), where_, unreachable_ms)) {}
 
 const DeathCertificate& RemoteProcess::ending() {

@@ -134,7 +134,14 @@ struct WorkerConnection::State {
 };
 
 WorkerConnection::WorkerConnection(RemoteAddress address) : state_(std::make_unique<State>(std::move(address))) {}
-WorkerConnection::~WorkerConnection() = default;
+
+// A server reports a peer that asks for a worker and leaves before it has one. So this waits a moment for the answer.
+WorkerConnection::~WorkerConnection() {
+  const std::array connectors{state_->pair.control.get(), state_->pair.data.get()};
+  const Deadline patience = Deadline::in_ms(limits::new_link_ms);
+  while (!patience.passed() && !advance_all(connectors, state_->patience))
+    (void)system::poll_many({}, limits::recruit_look_min_ms);
+}
 
 std::optional<Worker> WorkerConnection::advance() {
   ConnectorPair& pair = state_->pair;

@@ -14,6 +14,7 @@
 #include "miniray/error.hpp"
 #include "miniray/remote_worker.hpp"
 #include "tests/tcp_ends.hpp"
+#include "worker/connect_workers.hpp"
 #include "worker/remote_scene.hpp"
 
 namespace miniray {
@@ -276,6 +277,25 @@ TEST_CASE("another key is refused, with the reason on both sides, and the server
   RemoteWorker worker = server.connect();
   worker.send(1);
   CHECK(worker.recv() == Value(1));
+}
+
+TEST_CASE("a connection that is dropped half-way is no stranger to the server") {
+  Server server(echo);
+  for (int i = 0; i < 20; ++i) {
+    WorkerConnection dropped({server.host, server.port, {.key = key}, {}, {}});
+    for (int steps = 0; steps < i; ++steps) (void)dropped.advance();
+  }
+  (void)refusal_of(server, {.key = std::string(64, 'b')});  // its lines are the first ones in the server's log
+  CHECK(contains(server.process.recv({.timeout_s = 30}).string(), "before it proved"));
+}
+
+TEST_CASE("a lost server of this machine is no broken ssh connection") {
+  Server server(echo, {}, "@miniray-test-" + std::to_string(getpid()));
+  RemoteWorker worker = server.connect();
+  server.process.kill();
+  const std::string text = caught<WorkerDied>([&] { return worker.recv({.timeout_s = 30}); }).what();
+  CHECK(contains(text, "is gone with its worker server at @miniray-test-"));
+  CHECK_FALSE(contains(text, "ssh"));
 }
 
 }  // namespace miniray
