@@ -11,16 +11,16 @@
 #include "cluster/program.hpp"
 #include "worker/close_all.hpp"
 #include "worker/connect_workers.hpp"
+#include "worker/connector.hpp"
 
 namespace miniray {
 namespace {
 
 // An sshd that does not forward Unix-domain sockets gives no reason: it closes the connections of the tunnel.
 std::string with_tunnel_hint(const std::string& text) {
-  constexpr std::string_view closed = "it closed the connection";
-  const std::size_t at = text.find(closed);
+  const std::size_t at = text.find(server_closed);
   if (at == std::string::npos) return text;
-  return text.substr(0, at + closed.size()) +
+  return text.substr(0, at + server_closed.size()) +
          ". Its sshd probably does not forward Unix-domain sockets: set AllowStreamLocalForwarding yes in its "
          "sshd_config, or do not use tunnel";
 }

@@ -242,14 +242,15 @@ void TaskDriver::run() {
 
 void TaskDriver::run_until_news(const Deadline& deadline) {
   if (!engine_) return;
-  for (bool first = true;; first = false) {
+  // Even a call that finds news takes a turn: tasks go out, whatever a program asks again and again.
+  do {
     (void)take_orders();
     replace();
     publish();
-    if (!news_.empty() || (!first && deadline.passed())) break;
-    engine_->turn(staff_->seconds_to_next_look(deadline.seconds_left().value_or(-1)), waker_.get());
+    const double at_most_s = news_.empty() ? deadline.seconds_left().value_or(-1) : 0;
+    engine_->turn(staff_->seconds_to_next_look(at_most_s), waker_.get());
     publish();
-  }
+  } while (news_.empty() && !deadline.passed());
   const std::scoped_lock lock(mutex_);
   asleep_ = false;  // nobody is woken by the bell until the next wait, which takes orders first
 }

@@ -84,7 +84,7 @@ void Connector::flush() {
     const system::Transfer transfer = system::send(socket_.get(), std::span(&piece, 1), {});
     if (transfer.outcome == system::Transfer::Outcome::would_block) return;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + operation() + ": the server closed the connection. Its log says why");
+      throw Refused("cannot " + operation() + ": " + std::string(server_closed) + ". Its log says why");
     unsent_.erase(0, transfer.bytes);
   }
 }
@@ -97,7 +97,7 @@ bool Connector::receive(std::string& into, std::size_t wanted) {
         system::receive(socket_.get(), std::span(room).first(most), system::Block::no, nullptr);
     if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + operation() + ": the server closed the connection. Its log says why");
+      throw Refused("cannot " + operation() + ": " + std::string(server_closed) + ". Its log says why");
     into.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
   }
   return true;

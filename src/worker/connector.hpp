@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -16,6 +17,9 @@
 #include "worker/request.hpp"
 
 namespace miniray {
+
+/// In the text of a refusal without a reason. A cluster with a tunnel looks for it, and explains it.
+inline constexpr std::string_view server_closed = "the server closed the connection";
 
 class Connector {
  public:
