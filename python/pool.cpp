@@ -2,15 +2,79 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "object_builder.hpp"
 #include "pool_core.hpp"
 #include "ready_worker.hpp"
-#include "tasks/map_plan.hpp"
+#include "tasks/map_flow.hpp"
 
 namespace miniray::python {
+namespace {
+
+// Each call is one step of the flow: Python's lock is held meanwhile.
+void bind_map_flow(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<MapFlow>(module, "_MapFlow")
+      .def(
+          "__init__",
+          [](MapFlow* self, PoolCore& pool, const FunctionHandle& function, std::optional<std::size_t> total,
+             std::optional<std::size_t> chunk_size, bool one_by_one, std::size_t workers, bool ordered,
+             std::size_t results_bytes_max, int retries) {
+            new (self) MapFlow({std::to_string(function.function->number), total, chunk_size, one_by_one, workers,
+                                ordered, results_bytes_max, retries},
+                               pool.driver.tally());
+          },
+          nb::keep_alive<1, 2>(), "pool"_a, "function"_a, nb::kw_only(), "total"_a.none(), "chunk_size"_a.none(),
+          "one_by_one"_a, "workers"_a, "ordered"_a, "results_bytes_max"_a, "retries"_a)
+      .def("wanted", &MapFlow::wanted)
+      .def("read", &MapFlow::read, "count"_a, "wanted"_a)
+      .def(
+          "begin",
+          [](MapFlow& self, std::int64_t number, std::size_t first, std::size_t count, int tries) {
+            self.begin({number, first, count, tries});
+          },
+          "number"_a, "first"_a, "count"_a, "tries"_a)
+      .def("withdraw", &MapFlow::withdraw, "number"_a)
+      .def("stop", &MapFlow::stop)
+      .def("hurry", &MapFlow::hurry)
+      .def_prop_ro("reads_on", &MapFlow::reads_on)
+      .def(
+          "finish",
+          [](MapFlow& self, std::int64_t number, std::string_view kind) {
+            const auto outcome = kind == "died"        ? TaskOutcome::Kind::died
+                                 : kind == "cancelled" ? TaskOutcome::Kind::cancelled
+                                                       : TaskOutcome::Kind::reply;
+            MapFlow::Chunk chunk;
+            const MapFlow::Fate fate = self.finish(number, outcome, &chunk);
+            const char* const word = fate == MapFlow::Fate::arrives       ? "arrives"
+                                     : fate == MapFlow::Fate::sent_singly ? "sent_singly"
+                                                                          : "dropped";
+            return std::tuple(word, chunk.first, chunk.tries, self.may_retry(chunk));
+          },
+          "number"_a, "kind"_a, "Returns its fate, its first item, its tries, and whether its items may be retried.")
+      .def("measure", &MapFlow::measure, "items"_a, "ns"_a)
+      .def(
+          "arrive",
+          [](MapFlow& self, std::size_t first, std::size_t count, std::size_t bytes, std::size_t done,
+             std::size_t failed) { self.arrive({first, count, bytes}, done, failed); },
+          "first"_a, "count"_a, "bytes"_a, "done"_a, "failed"_a)
+      .def(
+          "take",
+          [](MapFlow& self) {
+            const std::optional<MapFlow::Piece> piece = self.take();
+            return piece ? std::optional(piece->first) : std::nullopt;
+          },
+          "Returns the first item of the results that come next; None while they are not there.")
+      .def("hand_out", &MapFlow::hand_out, "bytes"_a)
+      .def_prop_ro("is_settled", &MapFlow::is_settled)
+      .def("abandon", &MapFlow::abandon)
+      .def_prop_ro("abandoned", &MapFlow::abandoned);
+}
+
+}  // namespace
 
 void bind_pool(nb::module_& module) {
   using namespace nb::literals;
@@ -19,9 +83,7 @@ void bind_pool(nb::module_& module) {
   });
   nb::class_<TermsHandle>(module, "_TaskTerms");
   nb::class_<TaskHandle>(module, "_Task")
-      .def_prop_ro("tries", [](const TaskHandle& self) { return self.task.tries; })
-      .def_prop_ro("retries", [](const TaskHandle& self) { return self.task.terms->retries; })
-      .def("count_try", [](TaskHandle& self) { ++self.task.tries; })
+      .def_ro("may_be_tried_again", &TaskHandle::may_be_tried_again)
       .def_prop_ro("function_name",
                    [](const TaskHandle& self) { return self.task.function ? self.task.function->name : std::string(); })
       .def_prop_ro(
@@ -61,18 +123,6 @@ void bind_pool(nb::module_& module) {
       .def(
           "fail", [](const TicketHandle& self, const std::string& why) { self.ticket->fail(why); }, "why"_a)
       .def("refuse", [](const TicketHandle& self, const std::string& why) { self.ticket->refuse(why); }, "why"_a);
-  nb::class_<MapPlan>(module, "_MapPlan")
-      .def(
-          "__init__",
-          [](MapPlan* self, std::optional<std::size_t> total, std::optional<std::size_t> chunk_size, bool one_by_one,
-             std::size_t workers,
-             double mean_ns) { new (self) MapPlan({total, chunk_size, one_by_one, workers, mean_ns}); },
-          nb::kw_only(), "total"_a.none(), "chunk_size"_a.none(), "one_by_one"_a, "workers"_a, "mean_ns"_a)
-      .def("has_room", &MapPlan::has_room, "under_way"_a, "not_taken"_a)
-      .def("next_length", &MapPlan::next_length)
-      .def("sent", &MapPlan::sent, "items"_a)
-      .def("measured", &MapPlan::measured, "items"_a, "ns"_a)
-      .def_prop_ro("mean_ns", &MapPlan::mean_ns);
   nb::class_<PoolCore>(module, "_Pool")
       .def(nb::init<EventLog&>(), "events"_a, nb::keep_alive<1, 2>())
       .def(
@@ -151,6 +201,9 @@ void bind_pool(nb::module_& module) {
       .def("wait_news", &PoolCore::wait_news,
            nb::sig("def wait_news(self) -> tuple[list[typing.Any], list[_Ticket], list[int], bool] | None"))
       .def("status", &PoolCore::status, nb::sig("def status(self) -> dict[str, typing.Any]"))
+      .def("workers", &PoolCore::workers, nb::sig("def workers(self) -> list[tuple[str, str, int, str, int]]"),
+           "name, node, pid, state, tasks")
+      .def("count_unreadable", [](PoolCore& self) { self.driver.tally().count_unreadable(); })
       .def("nudge", [](PoolCore& self) { self.driver.nudge(); })
       .def(
           "is_running", [](PoolCore& self, std::int64_t number) { return self.driver.is_running(number); }, "number"_a,
@@ -158,6 +211,7 @@ void bind_pool(nb::module_& module) {
       .def(
           "hurry", [](PoolCore& self, int how) { self.driver.hurry(static_cast<Closing>(how)); }, "how"_a)
       .def("stop", [](PoolCore& self) { self.driver.stop(); }, nb::call_guard<nb::gil_scoped_release>());
+  bind_map_flow(module);
 }
 
 }  // namespace miniray::python

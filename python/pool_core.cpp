@@ -90,7 +90,8 @@ nb::tuple object_of(TaskOutcome& outcome) {
       what = text(outcome.text);
       break;
   }
-  return nb::make_tuple(owner, kind, what, outcome.worker, nb::int_(0), nb::cast(TaskHandle{std::move(outcome.task)}));
+  const bool again = may_be_tried_again(outcome);
+  return nb::make_tuple(owner, kind, what, outcome.worker, 0, nb::cast(TaskHandle{std::move(outcome.task), again}));
 }
 
 nb::list call_parts(const TaskFunction& function, nb::handle arguments, nb::handle keywords, nb::handle memory) {
@@ -171,15 +172,15 @@ std::int64_t PoolCore::submit_map(const FunctionHandle& function, nb::list items
 
 std::int64_t PoolCore::submit(Task task, nb::list parts, CallVerb verb, const TermsHandle& terms, nb::handle owner,
                               nb::handle pack, std::int64_t number) {
-  const bool late = number != 0;  // it belongs to a map that was begun before
-  task.number = late ? number : driver.next_number();
+  task.of_map = number != 0;
+  task.number = task.of_map ? number : driver.next_number();
   const std::int64_t used = task.number;
   const std::unique_ptr<EncodedObject> encoded = encode_for(task, verb, std::move(parts), pack);
   task.large = large_buffers_.own_buffers(encoded->message());
   task.call = std::move(*encoded).detach();
   task.terms = terms.terms;
   task.owner = owner.ptr();
-  if (!driver.submit(std::move(task), late)) throw std::runtime_error("cannot schedule new futures after shutdown");
+  if (!driver.submit(std::move(task))) throw std::runtime_error("cannot schedule new futures after shutdown");
   hold(owner);  // whoever takes the outcome needs the GIL, too
   return used;
 }
@@ -192,21 +193,30 @@ void PoolCore::resubmit(TaskHandle& handle, nb::handle owner) {
 
 nb::dict PoolCore::status() {
   TaskEngine::Census census;
-  std::vector<TaskEngine::WorkerStatus> workers;
   {
     const nb::gil_scoped_release released;
     census = driver.census();
-    workers = driver.workers();
   }
   nb::dict status;
-  status["waiting"] = census.waiting;
+  status["queued"] = census.waiting;
   status["running"] = census.running;
+  status["done"] = driver.tally().done();
+  status["failed"] = driver.tally().failed();
+  status["workers"] = census.workers;
   status["idle"] = census.idle;
+  return status;
+}
+
+nb::list PoolCore::workers() {
+  std::vector<TaskEngine::WorkerStatus> workers;
+  {
+    const nb::gil_scoped_release released;
+    workers = driver.workers();
+  }
   nb::list all;
   for (const TaskEngine::WorkerStatus& worker : workers)
     all.append(nb::make_tuple(worker.name, worker.node, worker.pid, worker.state, worker.tasks));
-  status["workers"] = all;
-  return status;
+  return all;
 }
 
 nb::object PoolCore::wait_news() {

@@ -21,6 +21,7 @@ struct TermsHandle {
 };
 struct TaskHandle {
   Task task;
+  bool may_be_tried_again = false;
 };
 struct SourceHandle {
   std::unique_ptr<WorkerSource> source;  ///< until a pool has it
@@ -70,6 +71,7 @@ class PoolCore {
   /// Waits for something to tell: (outcomes, tickets, unknown functions, whether there are events). None after the end.
   nb::object wait_news();
   nb::dict status();
+  nb::list workers();
 
   TaskDriver driver;
 

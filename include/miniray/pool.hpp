@@ -121,7 +121,7 @@ class PoolView {
 };
 
 struct PoolStatus {
-  std::size_t queued = 0, running = 0, done = 0, failed = 0;  ///< tasks; a chunk of map() is one
+  std::size_t queued = 0, running = 0, done = 0, failed = 0;  ///< tasks; each item of map() is one
   std::size_t workers = 0, idle = 0;
 };
 struct PoolWorker {

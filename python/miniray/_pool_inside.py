@@ -78,11 +78,8 @@ class Inside:
         self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = (
             weakref.WeakKeyDictionary()
         )  # lambdas and the like
-        self.means_ns: dict[int, float] = {}  # of an item of a map, by its function
         self._pid = os.getpid()
         self._mappings: set[Any] = set()  # that have more to submit
-        self._done = 0
-        self._failed = 0
         self._closing = False
         self._ended = Latch()  # the workers too
         self._pause = Latch()  # nobody pauses once it is set
@@ -190,17 +187,6 @@ class Inside:
             raise PoolBroken(why)
         if self._closing:
             raise RuntimeError("cannot schedule new futures after shutdown")
-
-    def status(self) -> dict[str, Any]:
-        status = self.core.status()
-        return {
-            "queued": status["waiting"],
-            "running": status["running"],
-            "done": self._done,
-            "failed": self._failed,
-            "workers": len(status["workers"]),
-            "idle": status["idle"],
-        }
 
     @staticmethod
     def let_go(inside: Inside) -> None:
@@ -334,7 +320,6 @@ class Inside:
             owner.settle(kind, what, worker, size, extra)
             return
         if kind == "value":
-            self._done += 1
             self._finish(owner, what, None)
             return
         if kind == "cancelled":
@@ -348,14 +333,10 @@ class Inside:
                 error = self.error_of(owner._options, kind, what, worker or "", extra)
         except BaseException as unreadable:
             error = unreadable
-        if kind in ("error", "timeout") and error is not None and self.try_again(owner, owner._options, error, extra):
-            if owner.cancelled():  # in this very moment
-                self.core.cancel(owner._number, True)
+            if kind == "pickle":
+                self.core.count_unreadable()
+        if kind != "pickle" and error is not None and self._try_again(owner, error, extra):
             return
-        if error is None:
-            self._done += 1
-        else:
-            self._failed += 1
         self._finish(owner, value, error)
 
     @staticmethod
@@ -367,15 +348,16 @@ class Inside:
         except InvalidStateError:
             pass  # in this very moment
 
-    def try_again(self, owner: Any, options: Any, error: BaseException, task: Any) -> bool:
-        """After an exception that the task's terms name."""
-        if not options.retry_on or task.tries >= options.retries or not isinstance(error, options.retry_on):
+    def _try_again(self, future: PoolFuture[Any], error: BaseException, task: _core._Task) -> bool:
+        """Submit a task once more after an exception that its terms name."""
+        if not task.may_be_tried_again or not isinstance(error, future._options.retry_on):
             return False
-        if self._pause.is_set() or owner.cancelled():
-            return False  # the pool ends, or nobody wants it any more
-        task.count_try()
+        if self._pause.is_set() or future.cancelled():
+            return False  # the pool ends, or nobody wants the result any more
         self.events.add("task_retried", f"it raised {type(error).__name__}: {error}")
-        self.core.resubmit(task, owner)
+        self.core.resubmit(task, future)
+        if future.cancelled():  # in this very moment
+            self.core.cancel(future._number, True)
         return True
 
     def error_of(self, options: Any, kind: str, what: Any, worker: str, task: Any) -> BaseException:
@@ -443,7 +425,7 @@ class Inside:
         busy_since: dict[str, float] = {}
         while self._silent and not self._pause.wait(_SILENT_CHECK_S):
             now = time.monotonic()
-            workers = self.core.status()["workers"]
+            workers = self.core.workers()
             self._silent.intersection_update([worker[0] for worker in workers])  # some may be gone
             for name, node, _, state, tasks in workers:
                 if name not in self._silent or (not tasks and state != "preparing"):

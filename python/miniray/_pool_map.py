@@ -1,5 +1,4 @@
-"""map and its kin: items go out in chunks, as long as their measured time suggests, and results come back in order or
-as they come."""
+"""Pool.map and its variants: gives the core's flow of a map its items, and hands out their results."""
 
 from __future__ import annotations
 
@@ -8,17 +7,16 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
 from miniray import _calls, _core, _pickling
-from miniray.errors import WorkerDied
+from miniray.errors import WorkerError
 
 
 class Mapping:
-    """One call of map. The delivering thread settles its chunks and sends the next; the caller takes results."""
+    """One call of map. The thread that delivers results settles chunks and sends the next; the caller takes results."""
 
     def __init__(
         self,
@@ -38,41 +36,35 @@ class Mapping:
         self._function = self._inside.function(fn, for_map=True)
         self._needs = self._inside.needs_of(self._function)
         self._star = star
-        self._ordered = ordered
         listed = isinstance(items, (list, tuple, range))
-        self._total = len(items) if listed else None  # type: ignore[arg-type]
+        total = len(items) if listed else None  # type: ignore[arg-type]
         self._items = iter(items)
-        self._exhausted = False
-        self._workers = max(1, self._inside.workers)
-        self._plan = _core._MapPlan(
-            total=self._total,
+        workers = max(1, self._inside.workers)
+        self._flow = _core._MapFlow(
+            self._inside.core,
+            self._function.handle,
+            total=total,
             chunk_size=None if chunksize is None else min(chunksize, sys.maxsize),
             one_by_one=self._options.timeout is not None or self._options.memory_bytes is not None,
-            workers=self._workers,
-            mean_ns=self._inside.means_ns.get(self._function.number, 0.0),
+            workers=workers,
+            ordered=ordered,
+            results_bytes_max=self._inside.results_bytes_max,
+            retries=self._options.retries if self._options.retry_on else 0,
         )
         self._condition = self._inside.condition
-        self._sent = 0  # items
-        self._expected = 0  # items that were taken and have no result yet, wherever they are
-        self._under_way: dict[_Chunk, None] = {}
-        self._results: dict[int, Any] = {}
-        self._arrived: deque[Any] = deque()
-        self._next = 0
-        self._bytes = 0
-        self._abandoned = False
+        self._results: dict[int, tuple[list[Any], dict[int, BaseException], int]] = {}  # by their first item
         self._interrupted = False
         self._began_ns = time.monotonic_ns()
-        self._hurries = False
-        self._feeding = threading.Lock()  # of whoever sends
+        self._feeding = threading.Lock()  # held by the thread that sends
         self._must_feed = False
         self._failure: BaseException | None = None
         self._bar: Any = None
         if progress:
             from miniray._pool_progress import Bar
 
-            self._bar = Bar(self._total, self._workers)
+            self._bar = Bar(total, workers)
         self._inside.begin()
-        # An iterator may wait for anything, and the thread that delivers must not.
+        # An iterator may wait for anything, and the thread that delivers results must not.
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
@@ -82,7 +74,7 @@ class Mapping:
                 self._feed()
             else:
                 self._feeder.start()
-        except BaseException:  # Ctrl-C, say: there will be nobody to take results
+        except BaseException:  # such as Ctrl-C: nobody will take results
             self._interrupted = True
             self._abandon_surely()
             raise
@@ -90,211 +82,158 @@ class Mapping:
     # Sending.
 
     def _feed(self) -> None:
-        """As many chunks as the workers can be busy with, and one more for each. If a thread is at it already, that one
-        goes on: to pickle an item may take long, even wait for the pool, whose results must be delivered meanwhile."""
+        """Send as many chunks as the workers can be busy with, and one more for each.
+
+        If another thread is sending already, it goes on: pickling an item may take long, or even wait for the pool,
+        whose results have to be delivered meanwhile.
+        """
         self._must_feed = True
         while self._must_feed and self._feeding.acquire(blocking=False):
             try:
                 self._must_feed = False
-                while self._has_room() and (chunk := self._take_chunk()):
-                    self._send_next(chunk)
+                while wanted := self._flow.wanted():
+                    items = list(itertools.islice(self._items, wanted))
+                    first = self._flow.read(len(items), wanted)
+                    if first is None or not items:
+                        break
+                    self._send(items, first)
             finally:
                 self._feeding.release()
-            if self._exhausted or self._abandoned:
-                self._inside.note_mapping(self, False)
-
-    def _has_room(self) -> bool:
-        if self._abandoned or (self._bytes > self._inside.results_bytes_max and not self._hurries):
-            return False
-        return self._plan.has_room(len(self._under_way), len(self._arrived))
+        if not self._flow.reads_on:
+            self._note_last()
 
     def _feed_lazily(self) -> None:
         try:
-            while not self._exhausted and not self._abandoned:
+            while self._flow.reads_on:
                 with self._condition:
-                    while not self._has_room() and not self._abandoned:
+                    while self._flow.reads_on and not self._flow.wanted():
                         self._condition.wait()
-                chunk = self._take_chunk()
-                if self._failure is not None:
-                    break
-                if chunk and not self._abandoned:
-                    self._send_next(chunk)
+                self._feed()
         except BaseException as error:
             self._fail(error)
-        finally:
-            self._inside.note_mapping(self, False)
-            with self._condition:
-                self._condition.notify_all()
+
+    def _note_last(self) -> None:
+        """Note that all items have gone out, or that no more will."""
+        self._inside.note_mapping(self, False)
+        with self._condition:
+            self._condition.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """The pool is closed or broken, or the caller's iterator raised: nothing more is sent."""
-        with self._condition:
-            self._exhausted = True
-            self._failure = error
-            self._condition.notify_all()
-        self._inside.note_mapping(self, False)
+        self._failure = error
+        self._flow.stop()
+        self._note_last()
 
     def hurry(self, cancel: bool) -> None:
-        """The pool is to be shut down: all that is left goes out, whatever room the results take; or nothing more."""
-        self._hurries = True
+        """The pool is being shut down. All that is left goes out now, however much room the results take; or nothing
+        more goes out."""
+        self._flow.hurry()
         if cancel:
             self._fail(CancelledError("the pool was shut down before all items had gone out"))
         else:
             self._go_on()
 
     def stop_iterating(self) -> None:
-        """Somebody waits for the end of the pool, and so does not wait for an iterator, which may have none."""
+        """Somebody waits for the end of the pool. An iterator may have no end, so no more is taken from it."""
         if self._feeder is not None:
             self.hurry(cancel=True)
 
-    def _take_chunk(self) -> list[Any]:
-        if self._exhausted:
-            return []
-        length = self._plan.next_length()
-        chunk = list(itertools.islice(self._items, length))
-        with self._condition:  # the caller must not see the end of the items before it sees that these are expected
-            self._expected += len(chunk)
-            self._exhausted = len(chunk) < length
-            if self._exhausted:
-                self._condition.notify_all()
-        return chunk
-
-    def _send_next(self, items: list[Any]) -> None:
-        first, self._sent = self._sent, self._sent + len(items)
-        self._plan.sent(len(items))
-        self._send(items, first)
-
     def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
-        chunk = _Chunk(self, items, first, tries)
-        self._under_way[chunk] = None
-        chunk.number = self._inside.core.next_number()  # before: Ctrl-C may come when it has just been submitted
+        core = self._inside.core
+        chunk = _Chunk(self, items, core.next_number())
+        self._flow.begin(chunk.number, first, len(items), tries)  # first: Ctrl-C may come right after the submission
         try:
             self._submit(items, chunk)
         except Exception as failure:
-            if len(items) > 1:  # one of them cannot be sent, perhaps: the others can
+            self._flow.withdraw(chunk.number)
+            if len(items) > 1:  # perhaps only one of them cannot be sent
                 for index, item in enumerate(items):
                     self._send([item], first + index, tries)
-                del self._under_way[chunk]
                 return
-            del self._under_way[chunk]
-            error = self._inside.explain_items(failure, self._fn, items, first)
-            self._arrive(chunk, [None] * len(items), {i: error for i in range(len(items))}, 0)
+            self._arrive(first, [None], {0: self._inside.explain_items(failure, self._fn, items, first)})
             return
-        if self._abandoned:  # meanwhile
-            self._take_back(chunk)
+        if self._flow.abandoned:  # meanwhile
+            self._take_back(chunk.number)
 
     def _submit(self, items: list[Any], chunk: _Chunk) -> None:
-        core: _core._Pool = self._inside.core
+        core, function, pack = self._inside.core, self._function.handle, self._inside.pack
         memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
-            core.submit_map(
-                self._function.handle,
-                items,
-                self._star,
-                self._terms,
-                chunk,
-                self._needs,
-                self._inside.pack,
-                chunk.number,
-            )
-            return
-        [item] = items
-        arguments = item if self._star else [item]
-        core.submit(
-            self._function.handle,
-            arguments,
-            {},
-            self._terms,
-            memory_bytes,
-            chunk,
-            self._needs,
-            self._inside.pack,
-            chunk.number,
-        )
+            core.submit_map(function, items, self._star, self._terms, chunk, self._needs, pack, chunk.number)
+        else:  # the limit is one of a call
+            arguments = items[0] if self._star else items
+            core.submit(function, arguments, {}, self._terms, memory_bytes, chunk, self._needs, pack, chunk.number)
 
-    # The delivering thread.
+    # In the thread that delivers results.
 
     def settle(self, chunk: _Chunk, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
-        del self._under_way[chunk]
-        if kind == "cancelled" and self._abandoned:
-            return  # it has not failed
+        fate, first, tries, may_retry = self._flow.finish(chunk.number, kind)
+        if fate == "sent_singly":
+            for index, item in enumerate(chunk.items):
+                self._send([item], first + index)
+        if fate != "arrives":
+            return
         count = len(chunk.items)
         values: list[Any] = [None] * count
         errors: dict[int, BaseException] = {}
         try:
             if kind == "values":
-                shelf = self._inside.definitions
-                results, failed = what
-                values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
-                errors = {index: _calls.error_of(worker or "", described, shelf) for index, described in failed}
-                self._measure(count, extra)
-                if errors and self._retry(chunk, values, errors):
-                    return
+                self._flow.measure(count, extra)
+                values, errors = self._read_values(count, what, worker or "")
             elif kind == "value":
                 values = [what]
             elif kind == "pickle":
                 values = [_pickling.unpickled(what, self._inside.definitions)]
             else:
                 error = self._inside.error_of(self._options, kind, what, worker or "", extra)
-                if count > 1 and isinstance(error, WorkerDied) and not self._abandoned:
-                    return self._split(chunk)
                 errors = dict.fromkeys(range(count), error)
-                if kind in ("timeout", "error") and self._retry(chunk, values, errors):
-                    return
         except BaseException as unreadable:
             errors = dict.fromkeys(range(count), unreadable)
-        self._arrive(chunk, values, errors, size)
+        again = [index for index, error in errors.items() if may_retry and isinstance(error, self._options.retry_on)]
+        if kind in ("died", "cancelled", "broken") or not again:
+            self._arrive(first, values, errors, size, kind == "cancelled")
+        else:  # items that raised what their terms name go out again, each by itself
+            for index, value in enumerate(values):
+                if index in again:
+                    self._send([chunk.items[index]], first + index, tries + 1)
+                else:
+                    self._arrive(first + index, [value], {0: errors[index]} if index in errors else {})
         self._go_on()
+
+    def _read_values(self, count: int, what: Any, worker: str) -> tuple[list[Any], dict[int, BaseException]]:
+        shelf = self._inside.definitions
+        results, failed = what
+        values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
+        errors = {index: _calls.error_of(worker, described, shelf) for index, described in failed}
+        if len(values) != count:
+            raise WorkerError(f"{worker} answered a map of {count} items with {len(values)} results")
+        return values, errors
 
     def _go_on(self) -> None:
         if self._feeder is not None:
-            return  # it was told that something has come
+            with self._condition:
+                self._condition.notify_all()
+            return
         try:
             self._feed()
         except Exception as error:
             self._fail(error)
 
-    def _measure(self, items: int, ns: int) -> None:
-        self._plan.measured(items, ns)
-        means = self._inside.means_ns
-        if len(means) >= _core.limits.means_max:  # of lambdas there is no end
-            means.clear()
-        means[self._function.number] = self._plan.mean_ns
-
-    def _split(self, chunk: _Chunk) -> None:
-        """One of its items may have killed the worker: each is tried by itself, even those that had been done."""
-        for index, item in enumerate(chunk.items):
-            self._send([item], chunk.first + index)
-
-    def _retry(self, chunk: _Chunk, values: list[Any], errors: dict[int, BaseException]) -> bool:
-        """Items that raised what their terms name go out again, each by itself."""
-        if not self._options.retry_on or chunk.tries >= self._options.retries:
-            return False
-        again = [index for index, error in errors.items() if isinstance(error, self._options.retry_on)]
-        if not again:
-            return False
-        for index, value in enumerate(values):
-            if index in again:
-                self._send([chunk.items[index]], chunk.first + index, chunk.tries + 1)
-            else:
-                kept = {0: errors[index]} if index in errors else {}
-                self._arrive(_Chunk(self, [chunk.items[index]], chunk.first + index), [value], kept, 0)
-        return True
-
-    def _arrive(self, chunk: _Chunk, values: list[Any], errors: dict[int, BaseException], size: int) -> None:
-        chunk.size = size
+    def _arrive(
+        self,
+        first: int,
+        values: list[Any],
+        errors: dict[int, BaseException],
+        size: int = 0,
+        cancelled: bool = False,
+    ) -> None:
+        done, failed = len(values) - len(errors), 0 if cancelled else len(errors)
         with self._condition:
-            self._bytes += size
-            self._expected -= len(values)
-            if self._ordered:
-                self._results[chunk.first] = (chunk, values, errors)
-            else:
-                self._arrived.append((chunk, values, errors))
-            self._inside._done += len(values) - len(errors)
-            self._inside._failed += len(errors)
+            self._results[first] = (values, errors, size)
+            self._flow.arrive(first, len(values), size, done, failed)
             self._condition.notify_all()
         if self._bar is not None:
-            self._bar.advance(len(values) - len(errors), len(errors))
+            self._bar.advance(done, len(errors))
 
     # The caller.
 
@@ -316,7 +255,7 @@ class Mapping:
     def _yield_results(self, deadline: float | None, timeout: float | None) -> Iterator[Any]:
         try:
             while (taken := self._take(deadline, timeout)) is not None:
-                chunk, values, errors = taken
+                values, errors, size = taken
                 del taken  # what was handed out is the caller's alone
                 failed = min(errors, default=len(values))
                 del values[failed:]
@@ -324,7 +263,8 @@ class Mapping:
                 yield from itertools.starmap(values.pop, itertools.repeat((), len(values)))
                 if errors:
                     raise _not_an_end(errors[failed])
-                self._took(chunk)
+                if self._flow.hand_out(size):  # sending had paused
+                    self._go_on()
         except KeyboardInterrupt:
             _core._note_interrupt()
             raise
@@ -334,33 +274,19 @@ class Mapping:
     def _take(self, deadline: float | None, timeout: float | None) -> Any:
         with self._condition:
             while True:
-                if self._ordered and self._next in self._results:
-                    taken = self._results.pop(self._next)
-                    self._next += len(taken[1])
-                    return taken
-                if not self._ordered and self._arrived:
+                if (first := self._flow.take()) is not None:
                     if self._feeder is not None:
-                        self._condition.notify_all()  # there is room for another
-                    return self._arrived.popleft()
-                if self._failure is not None and not self._under_way:
-                    raise self._failure
-                if self._exhausted and not self._expected and self._failure is None:
+                        self._condition.notify_all()  # there is room for another chunk
+                    return self._results.pop(first)
+                if self._flow.is_settled:
+                    if self._failure is not None:
+                        raise self._failure
                     return None
                 self._inside.refuse_to_wait_here()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
                 self._condition.wait(left)
-
-    def _took(self, chunk: _Chunk) -> None:
-        with self._condition:
-            paused = self._bytes > self._inside.results_bytes_max
-            self._bytes -= chunk.size
-            resume = paused and self._bytes <= self._inside.results_bytes_max
-            if resume:
-                self._condition.notify_all()
-        if resume:
-            self._go_on()
 
     def _abandon_surely(self) -> None:
         """Even if Ctrl-C is pressed again meanwhile."""
@@ -376,23 +302,20 @@ class Mapping:
             raise again
 
     def _abandon(self) -> None:
-        """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that the pool has room."""
+        """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that its workers are free."""
         self._interrupted = self._interrupted or self._interrupted_since()
-        with self._condition:
-            self._abandoned = True
-            self._condition.notify_all()
-        self._inside.note_mapping(self, False)
-        for chunk in reversed(list(self._under_way)):  # what runs comes last: nothing then takes its place
-            if chunk.number:
-                self._take_back(chunk)
+        under_way = self._flow.abandon()
+        self._note_last()
+        for number in under_way:
+            self._take_back(number)
 
     def _interrupted_since(self) -> bool:
-        """Whether Ctrl-C has just come, and not before the map began."""
+        """Whether Ctrl-C was pressed after the map began, and just now."""
         return _core._just_interrupted(self._began_ns)
 
-    def _take_back(self, chunk: _Chunk) -> None:
+    def _take_back(self, number: int) -> None:
         core = self._inside.core
-        core.interrupt(chunk.number) if self._interrupted else core.cancel(chunk.number, False)
+        core.interrupt(number) if self._interrupted else core.cancel(number, False)
 
 
 def _dropped(mapping: Mapping | None) -> None:
@@ -411,13 +334,12 @@ def _not_an_end(error: BaseException) -> BaseException:
 
 
 class _Chunk:
-    """Some of the items, together on their way; the core gives it back with what became of them."""
+    """Items that travel together. The core gives it back with their outcome."""
 
-    __slots__ = ("first", "items", "mapping", "number", "size", "tries")
+    __slots__ = ("items", "mapping", "number")
 
-    def __init__(self, mapping: Mapping, items: list[Any], first: int, tries: int = 0) -> None:
-        self.mapping, self.items, self.first, self.tries = mapping, items, first, tries
-        self.number = self.size = 0  # the core's number, once it is there
+    def __init__(self, mapping: Mapping, items: list[Any], number: int) -> None:
+        self.mapping, self.items, self.number = mapping, items, number
 
     def settle(self, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         self.mapping.settle(self, kind, what, worker, size, extra)

@@ -76,7 +76,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
                     stacklevel=3,
                 )
             return 1
-        given = self._given._inside.status()["workers"] if self._given is not None else None
+        given = self._given.status()["workers"] if self._given is not None else None
         workers = given if given is not None else len(os.sched_getaffinity(0))
         if n_jobs < 0:
             return max(workers + 1 + n_jobs, 1)

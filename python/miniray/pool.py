@@ -370,11 +370,11 @@ class Pool(_Submitter):
     @property
     def workers(self) -> list[PoolWorker]:
         """The workers that there are now."""
-        return [PoolWorker(*worker[:4]) for worker in self._inside.core.status()["workers"]]
+        return [PoolWorker(*worker[:4]) for worker in self._inside.core.workers()]
 
     def status(self) -> dict[str, Any]:
         """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""
-        return self._inside.status()
+        return self._inside.core.status()
 
     def __repr__(self) -> str:
         status = self.status()

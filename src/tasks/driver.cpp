@@ -123,10 +123,10 @@ Answer TaskDriver::ask(Question question) {
 
 // Tasks.
 
-bool TaskDriver::submit(Task task, bool late) {
+bool TaskDriver::submit(Task task) {
   MINIRAY_CHECK(task.number > 0 && task.terms, task.number);
   const std::scoped_lock lock(mutex_);  // held briefly, by whoever
-  if (stopping_ || !engine_ || ending_ || (refusing_ && !late)) return false;
+  if (stopping_ || !engine_ || ending_ || (refusing_ && !task.of_map)) return false;
   ++outstanding_;
   incoming_.push_back(std::move(task));
   ring();
@@ -134,6 +134,9 @@ bool TaskDriver::submit(Task task, bool late) {
 }
 
 void TaskDriver::submit_again(Task task) {
+  MINIRAY_CHECK(!task.of_map, task.number);  // a map sends its items again as new tasks
+  tally_.uncount_failure();
+  ++task.tries;
   const std::scoped_lock lock(mutex_);
   if (stopping_ || !engine_) return;
   ++outstanding_;
@@ -295,6 +298,9 @@ std::optional<TaskDriver::News> TaskDriver::wait_news(const Deadline& deadline) 
     news = std::exchange(news_, {});
     if (news.empty() && ended_) return std::nullopt;
   }
+  for (const TaskOutcome& outcome : news.outcomes)
+    if (const Ending ending = ending_of(outcome); !outcome.task.of_map)
+      tally_.count(ending == Ending::done ? 1 : 0, ending == Ending::failed ? 1 : 0);
   const std::scoped_lock lock(mutex_);
   MINIRAY_CHECK(outstanding_ >= news.outcomes.size(), outstanding_, news.outcomes.size());
   outstanding_ -= news.outcomes.size();

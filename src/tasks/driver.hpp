@@ -18,6 +18,7 @@
 #include "miniray/event_log.hpp"
 #include "tasks/engine.hpp"
 #include "tasks/staff.hpp"
+#include "tasks/tally.hpp"
 #include "tasks/worker_source.hpp"
 #include "worker/close_all.hpp"
 
@@ -62,9 +63,10 @@ class TaskDriver {
 
   // Tasks.
   [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
-  /// False if tasks are refused; one that is `late` belongs to what was begun before, and is refused only at the end.
-  [[nodiscard]] bool submit(Task task, bool late = false);
-  /// One that has had an outcome, and shall have another: in its old place.
+  /// Returns false if tasks are refused. A chunk of a map belongs to what was begun before: it is refused only at the
+  /// end.
+  [[nodiscard]] bool submit(Task task);
+  /// Submits a task that has failed once more. It takes its old place among those that wait.
   void submit_again(Task task);
   /// Waits until that is done: a task that waits is not begun once this has returned.
   void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
@@ -94,6 +96,9 @@ class TaskDriver {
   void hurry(Closing how);
   [[nodiscard]] const Urgency& urgency() const { return urgency_; }
 
+  /// What became of the tasks whose outcomes were handed out, and what the items of maps take.
+  [[nodiscard]] Tally& tally() { return tally_; }
+
   /// Has the engine do something soon, and wait_news() return after it. False after stop(): then it is not done.
   using Command = std::function<void(TaskEngine&)>;
   bool post_and_tell(Command command);
@@ -119,6 +124,7 @@ class TaskDriver {
   void end();
 
   EventLog& events_;
+  Tally tally_;
   std::vector<PoolNode> nodes_;
   std::unique_ptr<WorkerSource> source_;
   std::unique_ptr<TaskEngine> engine_;

@@ -25,13 +25,14 @@ class DriverScene {
     terms = driver.terms({});
   }
 
-  bool submit(const std::string& function, List arguments, bool late = false) {
+  bool submit(const std::string& function, List arguments, bool of_map = false) {
     Task task;
+    task.of_map = of_map;
     task.number = driver.next_number();
     task.terms = terms;
     const Value body = call_body(function, std::move(arguments));
     task.call = call_message(CallVerb::call, body, task.number);
-    return driver.submit(std::move(task), late);
+    return driver.submit(std::move(task));
   }
   void take_news() {
     std::optional<TaskDriver::News> news = driver.wait_news();
@@ -87,7 +88,7 @@ TEST_CASE("any thread may submit, and each task has one outcome") {
   CHECK(scene.driver.census().workers == 0);
 }
 
-TEST_CASE("tasks are refused once that was said, late ones until the end") {
+TEST_CASE("tasks are refused once that was said, chunks of a map until the end") {
   DriverScene scene(1);
   scene.driver.refuse_tasks();
   CHECK(!scene.submit("test_square", {1}));

@@ -16,6 +16,7 @@ std::shared_ptr<PendingTask> PoolView::begin(std::string_view function, List arg
   const auto task = std::make_shared<PendingTask>(*inside_, std::string(function));
   const Value body = call_body(function, std::move(arguments), std::move(keywords), terms_->memory_bytes);
   try {
+    task->number = inside_->next_number();
     inside_->submit(task, CallVerb::call, body, terms_);
   } catch (const Unsendable& error) {
     unsendable_argument(task->function, body.at(1).list(), error);

@@ -51,7 +51,7 @@ void PendingTask::cancel() {
   (void)wait({});
 }
 
-void PendingTask::on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& /*worker*/,
+void PendingTask::on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& /*outcome*/,
                              Callbacks& due) {
   Callbacks callbacks;
   const bool settled = settle(std::move(reply.value), failure, callbacks);
@@ -70,7 +70,9 @@ PoolInside::~PoolInside() {
   const bool dropped = !under_way_.empty();
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
   Callbacks not_called;
-  for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->on_outcome({}, gone, {}, not_called);
+  TaskOutcome cancelled;
+  cancelled.kind = TaskOutcome::Kind::cancelled;
+  for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->on_outcome({}, gone, cancelled, not_called);
   try {
     end_workers(dropped ? Closing::interrupt : Closing::finish);
   } catch (...) {  // an interrupt; the workers have ended
@@ -93,8 +95,10 @@ void PoolInside::require_open() const {
 
 void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
                         std::shared_ptr<const TaskTerms> terms, bool of_map) {
+  MINIRAY_CHECK(owner->number > 0, owner->number);
   Task task;
-  task.number = owner->number = driver_.next_number();
+  task.number = owner->number;
+  task.of_map = of_map;
   task.call = call_message(verb, body, task.number);
   task.terms = std::move(terms);
   const std::scoped_lock lock(mutex_);
@@ -140,20 +144,8 @@ void PoolInside::settle(const TaskOutcome& outcome, Callbacks& due) {
   } catch (const Error&) {  // the head was right, but the rest is not what a worker should send
     failure = std::current_exception();
   }
-  ++(failure ? failed_ : done_);
-  owner->on_outcome(std::move(reply), failure, outcome.worker, due);
-}
-
-double PoolInside::mean_ns(const std::string& function) const {
-  const std::scoped_lock lock(mutex_);
-  const auto known = means_ns_.find(function);
-  return known == means_ns_.end() ? 0 : known->second;
-}
-
-void PoolInside::note_mean(const std::string& function, double ns) {
-  const std::scoped_lock lock(mutex_);
-  if (means_ns_.size() >= limits::means_max && !means_ns_.contains(function)) means_ns_.clear();
-  means_ns_[function] = ns;
+  if (failure && ending_of(outcome) == Ending::done && !outcome.task.of_map) tally().count_unreadable();
+  owner->on_outcome(std::move(reply), failure, outcome, due);
 }
 
 // Waiting.
@@ -246,8 +238,7 @@ std::size_t PoolInside::worker_count() {
 
 PoolStatus PoolInside::status() {
   const auto census = ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
-  const std::scoped_lock lock(mutex_);
-  return {census.waiting, census.running, done_, failed_, census.workers, census.idle};
+  return {census.waiting, census.running, tally().done(), tally().failed(), census.workers, census.idle};
 }
 
 std::vector<PoolWorker> PoolInside::workers() {

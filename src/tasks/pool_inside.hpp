@@ -31,7 +31,7 @@ class TaskOwner {
   TaskOwner& operator=(const TaskOwner&) = delete;
   virtual ~TaskOwner() = default;
   /// The reply has a value or values, unless there is a failure. What is added to `due` runs when the lock is free.
-  virtual void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+  virtual void on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& outcome,
                           Callbacks& due) = 0;
   /// What the task calls, for texts.
   [[nodiscard]] virtual const std::string& called() const = 0;
@@ -47,7 +47,7 @@ class PendingTask : public PendingResult, public TaskOwner {
   void look() override;
   void cancel() override;
   [[nodiscard]] std::string describe_wait() const override { return "the task of " + function + " is not done"; }
-  void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+  void on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& outcome,
                   Callbacks& due) override;
   [[nodiscard]] const std::string& called() const override { return function; }
 
@@ -77,8 +77,10 @@ class PoolInside {
   /// UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
 
-  /// Throws if it cannot be sent or the pool takes no tasks, and then nothing was done. `of_map`: it belongs to a map,
-  /// which a pool that shuts down finishes.
+  /// Gives every task that is submitted its number.
+  [[nodiscard]] std::int64_t next_number() { return driver_.next_number(); }
+  /// Submits a task with the owner's number. Throws if it cannot be sent or the pool takes no tasks, and then nothing
+  /// was done. `of_map`: it belongs to a map, which a pool that shuts down finishes.
   void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
               std::shared_ptr<const TaskTerms> terms, bool of_map = false);
   /// Throws if the pool takes no tasks.
@@ -88,9 +90,7 @@ class PoolInside {
   void cancel(std::vector<std::int64_t> numbers, bool even_if_they_run);
   [[nodiscard]] std::size_t worker_count();
 
-  /// What an item of a map of this function takes, as measured last; 0 if it is not known.
-  [[nodiscard]] double mean_ns(const std::string& function) const;
-  void note_mean(const std::string& function, double ns);
+  [[nodiscard]] Tally& tally() { return driver_.tally(); }
 
   /// Waits until done(), which is called with the lock held. Returns false when the deadline has passed.
   template <class Done>
@@ -133,11 +133,9 @@ class PoolInside {
   bool led_ = false;
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
-  std::map<std::string, double> means_ns_;
   std::size_t maps_ = 0;  // under way
   bool closing_ = false;  // nothing new is taken
   bool closed_ = false;   // all that was taken is done
-  std::size_t done_ = 0, failed_ = 0;
 };
 
 /// The function of each item, in order.

@@ -1,10 +1,11 @@
-// Pool::map: items go out in chunks, as long as their measured time suggests, and their results come back in order.
+// Pool::map: gives a map's flow a list of items, and puts their results into their places.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
+#include "base/check.hpp"
 #include "calls/call_failures.hpp"
-#include "tasks/map_plan.hpp"
+#include "tasks/map_flow.hpp"
 #include "tasks/pool_inside.hpp"
 
 namespace miniray {
@@ -18,33 +19,32 @@ class Mapping {
         terms_(std::move(terms)),
         function_(std::move(function)),
         items_(std::move(items)),
-        plan_({.total = items_.size(),
+        flow_({.function = function_,
+               .total = items_.size(),
                .chunk_size = chunk_size,
                .one_by_one = terms_->timeout_s || terms_->memory_bytes,
-               .workers = inside.worker_count(),
-               .mean_ns = inside.mean_ns(function_)}) {
+               .workers = inside.worker_count()},
+              inside.tally()) {
     inside_.begin_map();
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   // If an interrupt or a callback threw, nobody asks for the rest.
   ~Mapping() {
-    inside_.cancel(numbers_of(under_way_), true);
+    inside_.cancel(flow_.abandon(), true);
     inside_.end_map();
   }
 
-  /// As many chunks as the workers can be busy with, and one more for each.
   void feed() {
-    for (const std::size_t item : std::exchange(again_, {})) send(item, 1);
-    while (next_ < items_.size() && !failure_ && plan_.has_room(under_way_.size())) {
-      const std::size_t length = std::min(plan_.next_length(), items_.size() - next_);
-      plan_.sent(length);
-      send(std::exchange(next_, next_ + length), length);
+    while (const std::size_t wanted = flow_.wanted()) {
+      const std::size_t count = std::min(wanted, items_.size() - next_);
+      const std::optional<std::size_t> first = flow_.read(count, wanted);
+      MINIRAY_CHECK(first == next_, next_);
+      next_ += count;
+      if (count > 0) send(*first, count);
     }
   }
-  [[nodiscard]] bool done() const {
-    return under_way_.empty() && again_.empty() && (failure_ || next_ == items_.size());
-  }
+  [[nodiscard]] bool is_settled() const { return flow_.is_settled(); }
   /// Waits for an outcome, and takes in all that there are. Returns false when the deadline has passed.
   bool wait(const Deadline& deadline) {
     std::vector<Arrival> arrived;
@@ -56,129 +56,114 @@ class Mapping {
     for (Arrival& arrival : arrived) settle(std::move(arrival));
     return true;
   }
-  /// What the items became.
+  /// Returns what the items became; throws the failure of the first that failed.
   [[nodiscard]] List take() {
-    if (failure_) std::rethrow_exception(failure_);
+    while (const std::optional<MapFlow::Piece> piece = flow_.take())
+      if (const auto failed = failures_.find(piece->first); failed != failures_.end())
+        std::rethrow_exception(failed->second);
     return std::move(items_);
   }
 
  private:
   class Chunk;
   struct Arrival {
-    std::shared_ptr<const Chunk> chunk;
+    std::int64_t number;
     CallReply reply;
     std::exception_ptr failure;
+    TaskOutcome::Kind kind;
     std::string worker;
   };
   // The pool's lock guards it.
   struct Inbox {
     std::vector<Arrival> arrivals;
   };
-  class Chunk : public TaskOwner, public std::enable_shared_from_this<Chunk> {
+  class Chunk : public TaskOwner {
    public:
-    Chunk(const Mapping& of, std::size_t first_item, std::size_t item_count)
-        : first(first_item), count(item_count), function_(of.function_), inbox_(of.inbox_) {}
-    void on_outcome(CallReply reply, const std::exception_ptr& failure, const std::string& worker,
+    Chunk(const Mapping& of, std::int64_t task_number) : function_(of.function_), inbox_(of.inbox_) {
+      number = task_number;
+    }
+    void on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& outcome,
                     Callbacks& /*due*/) override {
       if (const std::shared_ptr<Inbox> inbox = inbox_.lock())
-        inbox->arrivals.push_back({shared_from_this(), std::move(reply), failure, worker});
+        inbox->arrivals.push_back({number, std::move(reply), failure, outcome.kind, outcome.worker});
     }
     [[nodiscard]] const std::string& called() const override { return function_; }
-    const std::size_t first, count;
 
    private:
     const std::string function_;
     const std::weak_ptr<Inbox> inbox_;  // gone with the map
   };
 
-  static std::vector<std::int64_t> numbers_of(const std::vector<std::shared_ptr<Chunk>>& chunks) {
-    std::vector<std::int64_t> numbers;
-    for (const auto& chunk : chunks) numbers.push_back(chunk->number);
-    return numbers;
-  }
-
   void send(std::size_t first, std::size_t count) {
-    auto chunk = std::make_shared<Chunk>(*this, first, count);
+    const auto chunk = std::make_shared<Chunk>(*this, inside_.next_number());
+    flow_.begin({.number = chunk->number, .first = first, .count = count});
     const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(first);
-    List items(begin, begin + static_cast<std::ptrdiff_t>(count));  // kept, should they have to go out again
-    const bool limited = terms_->memory_bytes.has_value();          // which is of one call
+    List items(begin, begin + static_cast<std::ptrdiff_t>(count));  // the map keeps its own, to send them again
+    const bool limited = terms_->memory_bytes.has_value();          // the limit is one of a call, not of a map
     const Value body = limited ? call_body(function_, std::move(items), {}, terms_->memory_bytes)
                                : map_body(function_, std::move(items));
     try {
       inside_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_, true);
     } catch (const Unsendable& error) {
-      return unsendable(first, body.at(1).list(), error);
+      flow_.withdraw(chunk->number);
+      const auto [item, why] = unsendable(first, body.at(1).list(), error);
+      fail({.first = first, .count = count}, 1, item, why);
     }
-    under_way_.push_back(std::move(chunk));
   }
 
-  void unsendable(std::size_t first, const List& items, const Unsendable& otherwise) {
+  [[nodiscard]] std::pair<std::size_t, std::exception_ptr> unsendable(std::size_t first, const List& items,
+                                                                      const Unsendable& otherwise) const {
     for (std::size_t i = 0; i < items.size(); ++i) {
       try {
         (void)encode(items[i]);
       } catch (const Unsendable& error) {
         const std::string text = "item " + std::to_string(first + i) + " of the map of " + function_ + ": ";
-        return fail(first + i, std::make_exception_ptr(Unsendable(text + error.what())));
+        return {first + i, std::make_exception_ptr(Unsendable(text + error.what()))};
       }
     }
-    fail(first, std::make_exception_ptr(otherwise));
+    return {first, std::make_exception_ptr(otherwise)};
   }
 
   void settle(Arrival arrival) {
-    auto& [chunk, reply, failure, worker] = arrival;
-    const std::size_t first = chunk->first, count = chunk->count;
-    std::erase(under_way_, chunk);
+    auto& [number, reply, failure, kind, worker] = arrival;
+    MapFlow::Chunk chunk;
+    const MapFlow::Fate fate = flow_.finish(number, kind, &chunk);
+    const MapFlow::Piece piece{.first = chunk.first, .count = chunk.count};
+    if (fate == MapFlow::Fate::sent_singly) {
+      for (std::size_t i = 0; i < piece.count; ++i) send(piece.first + i, 1);
+      return;
+    }
     if (!failure && terms_->memory_bytes && reply.verb == ReplyVerb::value) {
       reply.verb = ReplyVerb::values;
       reply.value = List{std::move(reply.value)};
     }
-    if (!failure) failure = wrong_values(reply, count, function_, worker);
-    if (failure && count > 1 && is_death(failure) && first < failed_item_) {
-      // One of its items may have killed the worker: each is tried by itself, even those that had been done.
-      for (std::size_t i = 0; i < count; ++i) again_.push_back(first + i);
-      return;
-    }
-    if (failure) return fail(first, failure);
+    if (!failure) failure = wrong_values(reply, piece.count, function_, worker);
+    if (failure) return fail(piece, kind == TaskOutcome::Kind::cancelled ? 0 : piece.count, piece.first, failure);
+    flow_.measure(piece.count, reply.ns);
     if (!reply.failures.empty()) {
       auto& [index, why] = reply.failures.front();
-      return fail(first + index, failure_of_item(std::move(why), function_, worker));
+      return fail(piece, reply.failures.size(), piece.first + index,
+                  failure_of_item(std::move(why), function_, worker));
     }
-    plan_.measured(count, reply.ns);
-    inside_.note_mean(function_, plan_.mean_ns());
-    std::ranges::move(reply.value.list(), items_.begin() + static_cast<std::ptrdiff_t>(first));
+    std::ranges::move(reply.value.list(), items_.begin() + static_cast<std::ptrdiff_t>(piece.first));
+    flow_.arrive(piece, piece.count, 0);
   }
 
-  static bool is_death(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const WorkerDied&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
-
-  // The first item that failed is told of: those before it are still waited for, and those after it need not begin.
-  void fail(std::size_t item, std::exception_ptr failure) {
-    if (item >= failed_item_) return;
-    failed_item_ = item;
-    failure_ = std::move(failure);
-    std::vector<std::int64_t> behind;
-    for (const std::shared_ptr<Chunk>& chunk : under_way_)
-      if (chunk->first > item) behind.push_back(chunk->number);
-    inside_.cancel(std::move(behind), false);
+  // An item of a chunk failed. Chunks before it are still waited for, since one of their items may fail too; those
+  // after it need not begin.
+  void fail(const MapFlow::Piece& piece, std::size_t failed, std::size_t item, std::exception_ptr failure) {
+    failures_.emplace(piece.first, std::move(failure));
+    flow_.arrive(piece, 0, failed);
+    inside_.cancel(flow_.fail(item), false);
   }
 
   PoolInside& inside_;
   const std::shared_ptr<const TaskTerms> terms_;
   const std::string function_;
-  List items_;  // and then what they became
-  MapPlan plan_;
-  std::size_t next_ = 0;            // the first that has not gone out
-  std::vector<std::size_t> again_;  // items that go out once more
-  std::vector<std::shared_ptr<Chunk>> under_way_;
-  std::size_t failed_item_ = SIZE_MAX;
-  std::exception_ptr failure_;
+  List items_;            // and then what they became
+  std::size_t next_ = 0;  // the first that has not gone out
+  MapFlow flow_;
+  std::map<std::size_t, std::exception_ptr> failures_;  // by the first item of the chunk
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 };
 
@@ -191,7 +176,7 @@ List map_in_chunks(PoolInside& inside, const std::shared_ptr<const TaskTerms>& t
   Mapping mapping(inside, terms, function, std::move(items), options.chunk_size);
   while (true) {
     mapping.feed();
-    if (mapping.done()) return mapping.take();
+    if (mapping.is_settled()) return mapping.take();
     if (!mapping.wait(deadline))
       throw TimeoutError("the map of " + function + " is not done after " + std::to_string(*options.timeout_s) +
                          " s, and what was left of it is cancelled");

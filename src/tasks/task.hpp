@@ -49,6 +49,7 @@ struct Task {
   std::vector<std::shared_ptr<const LargeBuffer>> large = {};  ///< those of its buffers that have a place, in order
   std::shared_ptr<const TaskTerms> terms;
   void* owner = nullptr;               ///< comes back with the outcome
+  bool of_map = false;                 ///< a chunk of a map, which counts its items itself
   int tries = 0;                       ///< that have begun, as far as is known
   int times_missing = 0;               ///< that a worker lacked something
   std::int64_t definitions_given = 0;  ///< how many had been redefined when it was given to its worker
@@ -76,5 +77,12 @@ struct TaskOutcome {
   std::string text;                             ///< of timed_out and broken: what happened
   std::optional<DeathCertificate> certificate;  ///< of died
 };
+
+/// What an outcome means to whoever submitted the task, in either language.
+enum class Ending : std::uint8_t { done, failed, cancelled };
+[[nodiscard]] Ending ending_of(const TaskOutcome& outcome);
+/// Whether the task may be tried again, provided that its user wants that after such an error. (The engine itself tries
+/// a task again whose worker died.)
+[[nodiscard]] bool may_be_tried_again(const TaskOutcome& outcome);
 
 }  // namespace miniray
