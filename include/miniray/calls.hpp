@@ -7,6 +7,10 @@
 //   auto future = caller.call_async<double>("square", 4);   // many may be under way
 //   double sixteen = future.get();
 //
+// Functions can also be called without a name, and then the compiler checks the arguments (typed_function.hpp):
+//
+//   double nine = caller.call([](double x) { return x * x; }, 3);
+//
 // Calls go beside plain messages: worker.send() and worker.recv() are what they were. The worker may be a Python one,
 // in which a function is "module.function", or what was registered there. There are no threads behind it: replies are
 // taken when somebody waits for one, asks whether one is there, or calls take_replies().
@@ -23,11 +27,14 @@
 #include <utility>
 #include <vector>
 
+#include "miniray/continuation.hpp"
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
 #include "miniray/future.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/registry.hpp"
+#include "miniray/seconds.hpp"
+#include "miniray/typed_function.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
@@ -99,13 +106,10 @@ class PendingCall;  // the inside of a future
 class CallDesk;     // the inside of a Caller
 
 /// A future of a call. Like its Caller, it is for one thread at a time.
-class CallFutureBase : public FutureBase {
+class CallFutureBase : public RemoteFutureBase {
  public:
+  CallFutureBase() = default;
   explicit CallFutureBase(std::shared_ptr<PendingCall> call);
-
- private:
-  friend std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const>, std::optional<double>);
-  [[nodiscard]] CallDesk& desk() const;
 };
 
 template <class Result>
@@ -126,11 +130,15 @@ class Caller {
   template <class Result = Value, class... Arguments>
   Result call(std::string_view function, Arguments&&... arguments) {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
-    const std::shared_ptr<PendingCall> call = begin(function, std::move(list), std::move(keywords));
-    if constexpr (std::is_same_v<Result, Value>)
-      return take_result(call);
-    else
-      return CallFuture<Result>(call).get();
+    return result_of<Result>(begin(function, std::move(list), std::move(keywords)));
+  }
+  /// The same for a function without a name (typed_function.hpp). The compiler checks the arguments, and the result has
+  /// the type that the function returns. Throws UsageError if it is a function pointer that is not registered.
+  template <RemoteFunction Function, class... Arguments>
+  RemoteResult<Function> call(Function function, Arguments&&... arguments) {
+    const std::string& name = detail::remote_name(function);
+    return result_of<RemoteResult<Function>>(
+        begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
   }
   /// Returns when the call is on its way.
   template <class Result = Value, class... Arguments>
@@ -138,11 +146,22 @@ class Caller {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
     return CallFuture<Result>(begin(function, std::move(list), std::move(keywords)));
   }
-  /// Calls the function with each item, in this worker, and waits. The results are in the items' order. Of several
-  /// items that raise, the first one's error is thrown, when all have been called.
-  template <class Result = Value, class Item>
-  [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items) {
+  template <RemoteFunction Function, class... Arguments>
+  [[nodiscard]] CallFuture<RemoteResult<Function>> call_async(Function function, Arguments&&... arguments) {
+    const std::string& name = detail::remote_name(function);
+    return CallFuture<RemoteResult<Function>>(
+        begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
+  }
+  /// Calls the function with each item of a range, in this worker, and waits. The results are in the items' order. Of
+  /// several items that raise, the first one's error is thrown, when all have been called.
+  template <class Result = Value, class Range>
+  [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items) {
     return results_as<Result>(std::string(function), map_values(function, list_of(items)));
+  }
+  template <RemoteFunction Function, class Range>
+  [[nodiscard]] std::vector<RemoteResult<Function>> map(Function function, Range&& items) {
+    const std::string& name = detail::remote_name(function);
+    return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items)));
   }
   /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
   /// and until it is forgotten.
@@ -163,6 +182,13 @@ class Caller {
                                             Value keywords);
   [[nodiscard]] List map_values(std::string_view function, List items);
   [[nodiscard]] static Value take_result(const std::shared_ptr<PendingCall>& call);
+  template <class Result>
+  [[nodiscard]] static Result result_of(const std::shared_ptr<PendingCall>& call) {
+    if constexpr (std::is_same_v<Result, Value>)
+      return take_result(call);
+    else
+      return CallFuture<Result>(call).get();
+  }
   [[nodiscard]] const std::shared_ptr<CallDesk>& desk() const;
   void close();
 
@@ -170,11 +196,10 @@ class Caller {
 };
 
 /// The positions of the futures that are done, of whatever workers; none on time-out.
-[[nodiscard]] std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures,
-                                                std::optional<double> timeout_s = {});
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures, Timeout timeout_s = {});
 template <class Result>
 [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<CallFuture<Result>>& futures,
-                                                std::optional<double> timeout_s = {}) {
+                                                Timeout timeout_s = {}) {
   return wait_any(std::span<const CallFutureBase* const>(bases_of(futures)), timeout_s);
 }
 

@@ -17,6 +17,7 @@
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 #include "miniray/owned.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
 namespace miniray {
@@ -41,7 +42,7 @@ enum class Lane : std::uint8_t { messages, calls, any };
 
 struct ReceiveOptions {
   std::optional<std::uint64_t> max_size = {};  ///< a larger message throws MessageTooLarge, and stays for a later call
-  std::optional<double> timeout_s = {};        ///< then TimeoutError; the part of a message that has arrived is kept
+  Timeout timeout_s = {};                      ///< then TimeoutError; the part of a message that has arrived is kept
   Lane lane = Lane::messages;                  ///< Lane::any receives in the order of arrival
 };
 
@@ -127,8 +128,7 @@ class Channel {
 
 /// Waits until a channel is ready. Returns the positions of all ready channels in ascending order, or none after the
 /// time-out. Repeated calls with (nearly) the same channels cost time per ready channel, not per channel.
-[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Channel* const> channels,
-                                                std::optional<double> timeout_s = {});
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Channel* const> channels, Timeout timeout_s = {});
 
 /// Returns how many channels have been closed or destroyed since the program began. While the number does not change,
 /// the channels that a language binding has cached are still valid.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "miniray/launch.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
@@ -74,7 +75,7 @@ class Cluster {
   /// server and its workers are ended. If the old server hangs and keeps its port, the new one listens on any free
   /// port. Throws ClusterError, with the cause, if the server is not up within `timeout_s` (by default
   /// start_timeout_s). The node then has no server, and you may call relaunch() again.
-  void relaunch(std::size_t node, std::optional<double> timeout_s = {});
+  void relaunch(std::size_t node, Timeout timeout_s = {});
   /// Starts a worker in place of one that has died, with the same function and the same GPUs, on the same node or on
   /// `node`. The caller owns the new worker: `worker = cluster.replace(worker)`. Throws ClusterError if the node's
   /// server is not running either; relaunch() the node then.

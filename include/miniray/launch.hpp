@@ -11,6 +11,7 @@
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/remote_worker.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
 namespace miniray {
@@ -56,8 +57,8 @@ struct ClusterOptions {
   bool tunnel = false;      ///< carry all traffic inside the ssh connections, so that no port is opened on the nodes
   std::string output = {};  ///< a folder with one file for what each worker prints; empty: standard output shows it
   bool progress = true;     ///< print to standard error which nodes are not up yet
-  double start_timeout_s = limits::start_timeout_ms / 1000.0;  ///< the time for all nodes to come up, imports included
-  double unreachable_s = limits::unreachable_ms / 1000.0;      ///< see RemoteOptions
+  Seconds start_timeout_s = limits::start_timeout_ms / 1000.0;  ///< the time for all nodes to come up, imports included
+  Seconds unreachable_s = limits::unreachable_ms / 1000.0;      ///< see RemoteOptions
   ServerProgram program = {};
   /// The command line of the process that attends the ssh connections. Only language bindings set it; the default is
   /// this program.

@@ -5,7 +5,8 @@
 //   auto future = pool.submit<double>("square", 3);
 //   double nine = future.get();
 //   std::vector<double> squares = pool.map<double>("square", numbers);
-//   auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
+//   auto typed = pool.submit([](double x) { return x * x; }, 3.0);   // no name, and the compiler checks:
+//   typed_function.hpp auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
 //
 // There is no thread behind it: tasks progress while some thread of the program is in a call of the pool or of one of
 // its futures. Workers that have a task work on meanwhile. Any thread may use a pool, its views and its futures.
@@ -28,15 +29,19 @@
 #include "miniray/event_log.hpp"
 #include "miniray/future.hpp"
 #include "miniray/restart_policy.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/task_options.hpp"
+#include "miniray/typed_function.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
 
-/// The task ran for longer than its timeout_s, and its worker was ended. what() has the stack, where that is known.
-class TaskTimeout : public Error {
+/// The task ran for longer than its timeout_s, and its worker was ended. what() has the stack, where that is known. It
+/// is the task's outcome, and get() throws it again and again; a TimeoutError that is not a TaskTimeout says that the
+/// task goes on.
+class TaskTimeout : public TimeoutError {
  public:
-  using Error::Error;
+  using TimeoutError::TimeoutError;
 };
 
 /// No worker is left, and none takes the place of the last one. what() says why.
@@ -67,7 +72,7 @@ struct MapOptions {
   /// Items that go out together; by default as many as take some milliseconds, by what was measured. Where tasks have a
   /// time-out or memory_bytes, which are of one call, each goes out alone.
   std::optional<std::size_t> chunk_size = {};
-  std::optional<double> timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
+  Timeout timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
 };
 
 class PendingTask;  // the inside of a future
@@ -76,8 +81,9 @@ struct TaskTerms;   // options, checked
 
 /// A future of a task, which may not even have begun. It may outlive its pool. cancel() drops a task that waits, and
 /// ends one that runs, together with its worker.
-class TaskFutureBase : public FutureBase {
+class TaskFutureBase : public RemoteFutureBase {
  public:
+  TaskFutureBase() = default;
   explicit TaskFutureBase(std::shared_ptr<PendingTask> task);
 
  private:
@@ -98,13 +104,29 @@ class PoolView {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
     return TaskFuture<Result>(begin(function, std::move(list), std::move(keywords)));
   }
-  /// The function of each item, in order. What an item raised is thrown when all that had begun is done; of several,
-  /// the first. After a worker's death the items that it had are tried one by one, so that only the one which did it
-  /// fails.
-  template <class Result = Value, class Item>
-  [[nodiscard]] std::vector<Result> map(std::string_view function, const std::vector<Item>& items,
+  /// The same for a function without a name: a lambda without captures, miniray::fn<function>, or a function pointer
+  /// that is registered (typed_function.hpp). The compiler checks the arguments, and the future has the type that the
+  /// function returns. Throws UsageError if a function pointer is not registered. If a worker runs another program, the
+  /// future throws CallError.
+  template <RemoteFunction Function, class... Arguments>
+  TaskFuture<RemoteResult<Function>> submit(Function function, Arguments&&... arguments) const {
+    const std::string& name = detail::remote_name(function);
+    return TaskFuture<RemoteResult<Function>>(
+        begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
+  }
+  /// The function of each item of a range (a container, a std::span, a view), in order. What an item raised is thrown
+  /// when all that had begun is done; of several, the first. After a worker's death the items that it had are tried one
+  /// by one, so that only the one which did it fails.
+  template <class Result = Value, class Range>
+  [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items,
                                         const MapOptions& options = {}) const {
     return results_as<Result>(std::string(function), map_values(function, list_of(items), options));
+  }
+  template <RemoteFunction Function, class Range>
+  [[nodiscard]] std::vector<RemoteResult<Function>> map(Function function, Range&& items,
+                                                        const MapOptions& options = {}) const {
+    const std::string& name = detail::remote_name(function);
+    return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items), options));
   }
   /// The same pool with other terms. UsageError if no node can ever meet them.
   [[nodiscard]] PoolView with(const TaskOptions& options) const;
@@ -150,10 +172,10 @@ class Pool : public PoolView {
 
   /// The positions of the futures that are done; none on time-out.
   [[nodiscard]] std::vector<std::size_t> wait_any(std::span<const TaskFutureBase* const> futures,
-                                                  std::optional<double> timeout_s = {});
+                                                  Timeout timeout_s = {});
   template <class Result>
   [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<TaskFuture<Result>>& futures,
-                                                  std::optional<double> timeout_s = {}) {
+                                                  Timeout timeout_s = {}) {
     return wait_any(std::span<const TaskFutureBase* const>(bases_of(futures)), timeout_s);
   }
   /// Finishes what was submitted, then ends the workers. No more can be submitted.

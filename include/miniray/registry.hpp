@@ -29,6 +29,9 @@ using CallableFunction = std::function<Value(std::string_view name, const List& 
 using CallableMethod = std::function<Value(void* object, std::string_view name, const List& arguments)>;
 using CallableConstructor = std::function<std::shared_ptr<void>(std::string_view name, const List& arguments)>;
 
+/// A function pointer of any type, to be compared only.
+using FunctionAddress = void (*)();
+
 struct CallableClass {
   CallableConstructor construct;
   std::map<std::string, CallableMethod, std::less<>> methods;
@@ -67,12 +70,16 @@ class Registry {
   [[nodiscard]] bool has_function(std::string_view name) const { return functions_.contains(name); }
   [[nodiscard]] bool has_class(std::string_view name) const { return classes_.contains(name); }
   [[nodiscard]] std::vector<std::string> names() const;  ///< of the functions, then of the classes
+  /// The name of a function that was added as a function pointer. UsageError, with the cure, if it was not added.
+  [[nodiscard]] const std::string& name_of(FunctionAddress address) const;
 
  private:
   static void require_name(std::string_view name);
+  void note_address(const std::string& name, FunctionAddress address);
 
   std::map<std::string, CallableFunction, std::less<>> functions_;
   std::map<std::string, CallableClass, std::less<>> classes_;
+  std::vector<std::pair<FunctionAddress, std::string>> addresses_;
 };
 
 /// The program's own, which answer_calls serves unless it is given another. Fill it before workers are started.
@@ -153,6 +160,10 @@ template <class Function>
 Registry& Registry::add(std::string name, Function callable) {
   require_name(name);
   using Signature = detail::Signature<Function>;
+  if constexpr (std::is_pointer_v<Function>)
+    note_address(name, reinterpret_cast<FunctionAddress>(callable));
+  else
+    note_address(name, nullptr);
   functions_[std::move(name)] = [=]<class... Parameters>(std::tuple<Parameters...>*) -> CallableFunction {
     return [callable](std::string_view called, const List& arguments) mutable {
       return detail::result_of<typename Signature::Result>(

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "miniray/limits.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/worker.hpp"
 
 namespace miniray {
@@ -17,9 +18,9 @@ namespace miniray {
 struct RemoteOptions {
   std::string work_fn = {};  ///< the name of the function to run; empty: the one that the server was started with
   std::string key = {};      ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
-  double connect_timeout_s = limits::connect_timeout_ms / 1000.0;
+  Seconds connect_timeout_s = limits::connect_timeout_ms / 1000.0;
   /// If one host does not answer the other for this long, each treats the other as gone.
-  double unreachable_s = limits::unreachable_ms / 1000.0;
+  Seconds unreachable_s = limits::unreachable_ms / 1000.0;
   std::map<std::string, std::string> environment = {};  ///< set in the worker's process
   /// True if the server runs on this machine, and its Unix-domain socket is not forwarded from another. Large buffers
   /// then go through shared memory.

@@ -5,13 +5,15 @@
 #include <optional>
 #include <string>
 
+#include "miniray/seconds.hpp"
+
 namespace miniray {
 
 struct RestartPolicy {
-  int max_restarts = 3;       ///< within window_s; 0: never
-  double window_s = 60;       ///< restarts that are longer ago count no more
-  double backoff_s = 0.5;     ///< the pause before a restart; twice as long for each that the window already holds
-  double backoff_max_s = 30;  ///< and never longer than this
+  int max_restarts = 3;        ///< within window_s; 0: never
+  Seconds window_s = 60;       ///< restarts that are longer ago count no more
+  Seconds backoff_s = 0.5;     ///< the pause before a restart; twice as long for each that the window already holds
+  Seconds backoff_max_s = 30;  ///< and never longer than this
   /// What was on a node that is gone may go to the nodes that are left.
   bool other_nodes = false;
 };

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "miniray/seconds.hpp"
+
 namespace miniray {
 
 /// Of resources, by name.
@@ -25,7 +27,7 @@ struct TaskOptions {
   std::string node = {};  ///< by its name; empty: any
   Strategy strategy = Strategy::spread;
   /// Of running. Then the worker is ended, and TaskTimeout thrown.
-  std::optional<double> timeout_s = {};
+  Timeout timeout_s = {};
   int retries = 0;  ///< how often it is tried again after its worker died
   /// What the task may take of memory beside what its worker has; TaskOutOfMemory if it wants more.
   std::optional<std::uint64_t> memory_bytes = {};

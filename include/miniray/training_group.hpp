@@ -17,13 +17,14 @@
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "miniray/nccl.hpp"
+#include "miniray/seconds.hpp"
 
 namespace miniray {
 
 struct GroupOptions {
   /// The time for all ranks to become ready, imports included. Afterwards the constructor throws TimeoutError, whose
   /// text says which ranks are not ready and what each of them is doing.
-  double timeout_s = limits::group_timeout_ms / 1000.0;
+  Seconds timeout_s = limits::group_timeout_ms / 1000.0;
   int master_port = limits::master_port;    ///< the first port to try; the group uses the next one that is free
   bool progress = true;                     ///< print to standard error which ranks are not ready yet
   std::function<void()> on_interrupt = {};  ///< see ChannelOptions

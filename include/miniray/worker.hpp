@@ -23,6 +23,7 @@
 #include "miniray/channel.hpp"
 #include "miniray/error.hpp"
 #include "miniray/handle.hpp"
+#include "miniray/seconds.hpp"
 
 namespace miniray {
 
@@ -122,7 +123,7 @@ class Worker {
   /// Waits for the process to end. Returns its exit code, or minus the number of the signal that killed it. Messages
   /// that the worker still sends can be received afterwards. Throws TimeoutError if the process does not end in time,
   /// and WorkerDied if the worker's host is lost.
-  int wait(std::optional<double> timeout_s = {});
+  int wait(Timeout timeout_s = {});
   [[nodiscard]] bool is_alive() const;
   /// Sends a signal. SIGKILL kills the worker and all processes that it started; another signal goes to the worker
   /// only.
@@ -136,7 +137,7 @@ class Worker {
   /// killed if it has not finished. If no call has thrown the worker's failure, close() reports it on standard error.
   /// If on_interrupt throws during the wait, the worker is interrupted too, and that exception is thrown once the
   /// worker has ended; a second interrupt kills the worker.
-  void close(double grace_s = limits::close_grace_ms / 1000.0);
+  void close(Seconds grace_s = limits::close_grace_ms / 1000.0);
 
   [[nodiscard]] pid_t pid() const;
   [[nodiscard]] int fileno() const;               ///< readable when recv() may have something
@@ -199,7 +200,7 @@ void close_all(std::span<Worker* const> workers, Closing how = Closing::finish);
 
 /// Waits until recv() would return or throw at once for some worker. Returns the positions of all such workers in
 /// ascending order, or none after the time-out.
-[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s = {});
-[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker> workers, std::optional<double> timeout_s = {});
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker* const> workers, Timeout timeout_s = {});
+[[nodiscard]] std::vector<std::size_t> wait_any(std::span<Worker> workers, Timeout timeout_s = {});
 
 }  // namespace miniray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -24,6 +25,12 @@ def forget(functions: dict[Any, Any], name: Any) -> Any:
 
 def unknown(functions: dict[Any, Any], name: str, error: Exception | None = None) -> LookupError:
     """Return the error for a name that is not registered. ``error`` says why it could not be imported either."""
+    typed = re.fullmatch(r"(.*) \[c\+\+ [0-9a-f]{16}\]", name)
+    if typed:
+        return LookupError(
+            f"{typed[1]} is a function of a C++ program that was called without a name, and this is a Python worker. "
+            'Call a function of Python by its name, "module.function", or use workers that run the same C++ program'
+        )
     first, dot, _ = name.partition(".")
     if first in functions.get(forget, ()):
         return LookupError(f'"{first}" was forgotten here, by worker.forget("{first}"). Register or create it again')

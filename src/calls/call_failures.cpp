@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "miniray/error.hpp"
+#include "miniray/typed_function.hpp"
 
 namespace miniray {
 
@@ -17,7 +18,8 @@ void unsendable_argument(const std::string& function, const List& arguments, con
   throw Unsendable(otherwise);
 }
 
-std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker) {
+std::exception_ptr failure_in(CallReply& reply, const std::string& called, const std::string& worker) {
+  const std::string function(detail::spoken_name(called));
   switch (reply.verb) {
     case ReplyVerb::value:
     case ReplyVerb::values:

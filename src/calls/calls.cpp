@@ -8,11 +8,21 @@
 
 namespace miniray {
 
+namespace {
+
+constexpr char all_calls = 0;  // its address is the group of every call
+/// The positions of the calls that are done; none if the deadline passes before.
+std::vector<std::size_t> wait_for_calls(std::span<const std::shared_ptr<Pending>> calls, const Deadline& deadline);
+
+}  // namespace
+
 /// The C++ side of a call.
 class PendingCall : public PendingResult, public CallSettler {
  public:
   PendingCall(std::shared_ptr<CallDesk> calling_desk, std::string function_name, std::optional<std::size_t> item_count)
-      : PendingResult(std::move(function_name)), desk(std::move(calling_desk)), items(item_count) {}
+      : PendingResult(std::string(detail::spoken_name(function_name))),
+        desk(std::move(calling_desk)),
+        items(item_count) {}
 
   bool wait(std::optional<double> timeout_s) override { return desk->wait(number, Deadline::in_seconds(timeout_s)); }
   void look() override { desk->take_replies(); }
@@ -22,6 +32,12 @@ class PendingCall : public PendingResult, public CallSettler {
   }
   [[nodiscard]] std::string describe_wait() const override {
     return desk->worker().name() + " has not answered the call of " + function;
+  }
+
+  // All calls can be waited for together, whatever their workers.
+  [[nodiscard]] const void* group() const override { return &all_calls; }
+  void wait_any(std::span<const std::shared_ptr<Pending>> group, std::optional<double> timeout_s) override {
+    (void)wait_for_calls(group, Deadline::in_seconds(timeout_s));
   }
 
   void on_reply(const Message& message) override {
@@ -88,8 +104,7 @@ CallError::CallError(const std::string& function, std::string worker, std::strin
       message_(std::move(message)),
       traceback_(std::move(traceback)) {}
 
-CallFutureBase::CallFutureBase(std::shared_ptr<PendingCall> call) : FutureBase(std::move(call)) {}
-CallDesk& CallFutureBase::desk() const { return *static_cast<const PendingCall&>(*pending()).desk; }
+CallFutureBase::CallFutureBase(std::shared_ptr<PendingCall> call) : RemoteFutureBase(std::move(call)) {}
 
 Caller::Caller(Worker& worker) : desk_(std::make_shared<CallDesk>(worker)) {}
 Caller::Caller(Caller&&) noexcept = default;
@@ -153,23 +168,32 @@ std::size_t Caller::take_replies() {
 
 Worker& Caller::worker() const { return desk()->worker(); }
 
-std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures, std::optional<double> timeout_s) {
-  if (futures.empty()) throw UsageError("wait_any was given nothing to wait for");
-  const Deadline deadline = Deadline::in_seconds(timeout_s);
-  std::vector<CallDesk*> desks;
-  for (const CallFutureBase* future : futures) desks.push_back(&future->desk());
+namespace {
+
+std::vector<std::size_t> wait_for_calls(std::span<const std::shared_ptr<Pending>> calls, const Deadline& deadline) {
+  std::vector<std::shared_ptr<CallDesk>> desks;
+  for (const std::shared_ptr<Pending>& call : calls) desks.push_back(static_cast<const PendingCall&>(*call).desk);
   std::ranges::sort(desks);
   desks.erase(std::ranges::unique(desks).begin(), desks.end());
   std::vector<std::size_t> done;
   while (true) {
-    for (CallDesk* desk : desks) desk->take_replies();
-    for (std::size_t i = 0; i < futures.size(); ++i)
-      if (futures[i]->pending()->done()) done.push_back(i);
+    for (const std::shared_ptr<CallDesk>& desk : desks) desk->take_replies();
+    for (std::size_t i = 0; i < calls.size(); ++i)
+      if (calls[i]->done()) done.push_back(i);
     if (!done.empty() || deadline.passed()) return done;
     std::vector<Worker*> workers;
-    for (const CallDesk* desk : desks) workers.push_back(&desk->worker());
+    for (const std::shared_ptr<CallDesk>& desk : desks) workers.push_back(&desk->worker());
     wait_for_replies(workers, deadline.seconds_left());
   }
+}
+
+}  // namespace
+
+std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures, Timeout timeout_s) {
+  if (futures.empty()) throw UsageError("wait_any was given nothing to wait for");
+  std::vector<std::shared_ptr<Pending>> calls;
+  for (const CallFutureBase* future : futures) calls.push_back(future->pending());
+  return wait_for_calls(calls, Deadline::in_seconds(timeout_s));
 }
 
 }  // namespace miniray

@@ -170,7 +170,7 @@ TEST_CASE("what a call raises is told, and the worker goes on") {
         "square takes no keyword arguments");
   CHECK(message_of_error([&] { caller.call("sqare"); }) ==
         "there is no function \"sqare\" here; those that are registered: die, echo, half, not_text, raise, raise_odd, "
-        "sleep_ms, square");
+        "sleep_ms, square. A worker has what was registered when it started: call registry().add before that");
   CHECK(caller.call("square", 2, Keywords{}) == Value(4.0));
 }
 
@@ -193,7 +193,8 @@ TEST_CASE("objects live in the worker until they are forgotten") {
   CHECK(message_of_error([&] { caller.forget("counter"); }) == "there is no object \"counter\" here; there are: none");
   CHECK(message_of_error([&] { caller.call("counter.value"); }) ==
         "there is no function \"counter.value\" here, and no object \"counter\"; registered: die, echo, half, "
-        "not_text, raise, raise_odd, sleep_ms, square, Counter; objects: none");
+        "not_text, raise, raise_odd, sleep_ms, square, Counter; objects: none. A worker has what was registered when it "
+        "started: call registry().add before that");
 }
 
 TEST_CASE("many calls are under way at once, and their order does not matter") {

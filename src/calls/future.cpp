@@ -1,16 +1,25 @@
 #include "miniray/future.hpp"
 
 #include "base/check.hpp"
+#include "miniray/typed_function.hpp"
 
 namespace miniray {
 
-Value& PendingResult::outcome() {
+void Pending::check() const {
   MINIRAY_CHECK(done(), function);
   if (failure_) std::rethrow_exception(failure_);
+}
+
+Value& PendingResult::outcome() {
+  check();
   return value_;
 }
 
-void PendingResult::notify(std::function<void()> callback) {
+void Pending::wait_any(std::span<const std::shared_ptr<Pending>> /*group*/, std::optional<double> timeout_s) {
+  (void)wait(timeout_s);
+}
+
+void Pending::notify(std::function<void()> callback) {
   {
     const std::scoped_lock lock(mutex_);
     if (!done()) return callbacks_.push_back(std::move(callback));
@@ -19,13 +28,7 @@ void PendingResult::notify(std::function<void()> callback) {
 }
 
 bool PendingResult::settle(Value value, std::exception_ptr failure, Callbacks& callbacks) {
-  const std::scoped_lock lock(mutex_);
-  if (done()) return false;
-  value_ = std::move(value);
-  failure_ = std::move(failure);
-  callbacks = std::exchange(callbacks_, {});
-  done_.store(true, std::memory_order_release);
-  return true;
+  return settle_with([&] { value_ = std::move(value); }, std::move(failure), callbacks);
 }
 
 void run(const Callbacks& callbacks) {
@@ -40,30 +43,75 @@ void run(const Callbacks& callbacks) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
+void FutureBase::throw_refers_to_nothing() {
+  throw UsageError(
+      "this future refers to no call or task: it was default-constructed, or moved from. Assign it the future that "
+      "call_async() or submit() returned");
+}
+
 bool FutureBase::ready() const {
-  if (!pending_->done()) pending_->look();
-  return pending_->done();
+  if (!pending()->done()) pending()->look();
+  return pending()->done();
 }
 
 bool FutureBase::cancel() const {
   if (ready()) return false;
-  pending_->cancel();
+  pending()->cancel();
   return true;
 }
 
-Value& FutureBase::outcome(std::optional<double> timeout_s) const {
+Pending& FutureBase::settled(Timeout timeout_s) const {
   if (!wait(timeout_s))
-    throw TimeoutError(pending_->describe_wait() + " after " + Value(*timeout_s).text() +
+    throw TimeoutError(pending()->describe_wait() + " after " + Value(*timeout_s).text() +
                        " s; it goes on, and its result is not lost");
-  return pending_->outcome();
+  pending()->check();
+  return *pending();
 }
 
 void wrong_result(const std::string& function, const std::string& wanted, const std::exception& why) {
-  const std::string asked = function + " was asked for " + wanted + ", and ";
+  const std::string asked = std::string(detail::spoken_name(function)) + " was asked for " + wanted + ", and ";
   if (const auto* mismatch = dynamic_cast<const Mismatch*>(&why))
     throw ValueError(asked + (mismatch->place().empty() ? "" : mismatch->place() + " of ") + "its result " +
                      mismatch->found());
   throw ValueError(asked + "its result cannot be converted: " + why.what());
 }
 
+namespace detail {
+namespace {
+
+// What was attached to a future, and whether it was called.
+struct Attached {
+  explicit Attached(std::function<void(bool)> what) : action(std::move(what)) {}
+  void call(bool dropped) {
+    if (called.exchange(true)) return;
+    const std::function<void(bool)> once = std::move(action);  // it may refer to what holds it
+    once(dropped);
+  }
+  std::function<void(bool)> action;
+  std::atomic<bool> called = false;
+};
+
+// A callback that is destroyed has not been called if a Pool or a Caller is being destroyed.
+struct CallbackGuard {
+  explicit CallbackGuard(std::shared_ptr<Attached> what) : attached(std::move(what)) {}
+  CallbackGuard(const CallbackGuard&) = delete;
+  CallbackGuard& operator=(const CallbackGuard&) = delete;
+  ~CallbackGuard() {
+    try {
+      attached->call(true);
+    } catch (...) {  // nobody is left who could be told
+    }
+  }
+  const std::shared_ptr<Attached> attached;
+};
+
+}  // namespace
+
+std::function<void()> attach(Pending& source, std::function<void(bool dropped)> action) {
+  const auto attached = std::make_shared<Attached>(std::move(action));
+  source.notify([guard = std::make_shared<CallbackGuard>(attached)] { guard->attached->call(false); });
+  return [attached] { attached->call(false); };
+}
+
+}  // namespace detail
 }  // namespace miniray

@@ -38,6 +38,20 @@ std::vector<std::string> Registry::names() const {
   return names;
 }
 
+void Registry::note_address(const std::string& name, FunctionAddress address) {
+  std::erase_if(addresses_, [&](const auto& entry) { return entry.second == name; });
+  if (address != nullptr) addresses_.emplace_back(address, name);
+}
+
+const std::string& Registry::name_of(FunctionAddress address) const {
+  for (const auto& [known, name] : addresses_)
+    if (known == address) return name;
+  throw UsageError(
+      "this function is not registered, so workers do not know it by a name. Add it before the workers start, with "
+      "miniray::registry().add(\"name\", function), or pass miniray::fn<function>, which needs no name; registered: " +
+      list_names(functions_));
+}
+
 void Registry::require_name(std::string_view name) {
   if (name.empty()) throw UsageError("a function or class that is called from afar needs a name");
 }

@@ -6,8 +6,10 @@
 
 #include "base/error_text.hpp"
 #include "calls/memory_limit.hpp"
+#include "cluster/program.hpp"
 #include "miniray/calls.hpp"
 #include "miniray/error.hpp"
+#include "miniray/typed_function.hpp"
 
 namespace miniray {
 namespace {
@@ -167,6 +169,7 @@ const std::string& RegistryCallee::name_in(const CallOrder& order) const {
 
 Value RegistryCallee::call(std::string_view name, const List& arguments) const {
   if (functions_.has_function(name)) return functions_.function(name)(name, arguments);
+  if (detail::is_typed_name(name)) return detail::typed_function(name)(detail::spoken_name(name), arguments);
   const std::size_t dot = name.rfind('.');
   const std::string_view object_name = name.substr(0, dot);
   const auto object = objects_.find(object_name);
@@ -230,9 +233,16 @@ std::string RegistryCallee::object_names() const {
 }
 
 void RegistryCallee::no_such_function(std::string_view name, std::string_view object) const {
-  if (object.empty()) (void)functions_.function(name);
+  const std::string cure = runs_inside_init()
+                               ? ". On a node, main() goes no further than miniray::init: call registry().add before it"
+                               : ". A worker has what was registered when it started: call registry().add before that";
+  try {
+    if (object.empty()) (void)functions_.function(name);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what() + cure);
+  }
   throw UsageError("there is no function " + Value(name).text() + " here, and no object " + Value(object).text() +
-                   "; registered: " + joined(functions_.names()) + "; objects: " + object_names());
+                   "; registered: " + joined(functions_.names()) + "; objects: " + object_names() + cure);
 }
 
 void answer_calls(Handle& handle, Registry& functions) {

@@ -171,7 +171,7 @@ void WaitSet::look_around() {
   for (Channel::State* member : members_) member->look_around();
 }
 
-std::vector<std::size_t> wait_any(std::span<Channel* const> channels, std::optional<double> timeout_s) {
+std::vector<std::size_t> wait_any(std::span<Channel* const> channels, Timeout timeout_s) {
   if (channels.empty()) throw UsageError("wait_any was given nothing to wait for");
   // Kept between calls, because most programs wait for the same channels again and again. A child makes its own set.
   thread_local std::unique_ptr<WaitSet> set;

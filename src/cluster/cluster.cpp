@@ -292,7 +292,7 @@ std::size_t Cluster::node_of(Worker& worker) const {
 const std::vector<NodeConfig>& Cluster::nodes() const { return state_->nodes(); }
 const std::vector<std::string>& Cluster::node_names() const { return state_->names(); }
 std::size_t Cluster::position_of(const std::string& node) const { return state_->position_of(node); }
-void Cluster::relaunch(std::size_t node, std::optional<double> timeout_s) {
+void Cluster::relaunch(std::size_t node, Timeout timeout_s) {
   const std::scoped_lock lock(state_->mutex);
   state_->relaunch(node, timeout_s);
 }

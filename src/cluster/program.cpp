@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* attendant_argument = "--miniray-attendant";
 
+bool inside_init = false;  // this process serves a node
 bool initialised = false;  // init() was called; without it, the program would run its main() on every node
 
 WorkFunction find(const std::map<std::string, WorkFunction>& functions, const std::string& name) {
@@ -36,6 +37,7 @@ void init(int argc, char** argv, const std::map<std::string, WorkFunction>& func
   const std::string_view role = argc > 1 ? argv[1] : "";
   if (role == attendant_argument && argc == 4) std::exit(attend(std::atoi(argv[2]), std::atoi(argv[3])));
   if (role != server_argument) return;
+  inside_init = true;
   StdioProgram program;
   program.own_functions = {{probe_function, run_probe}};
   program.server.find_work = [&](const std::string& name) { return find(functions, name); };
@@ -55,6 +57,7 @@ std::string path_of_this_program() {
 
 }  // namespace
 
+bool runs_inside_init() { return inside_init; }
 ServerProgram this_program() { return ServerProgram::cpp(path_of_this_program()); }
 std::vector<std::string> this_programs_attendant() { return {path_of_this_program(), attendant_argument}; }
 

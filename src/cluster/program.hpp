@@ -13,4 +13,7 @@ namespace miniray {
 /// Returns the command that runs this program as an attendant. Throws UsageError if it did not call init().
 [[nodiscard]] std::vector<std::string> this_programs_attendant();
 
+/// Whether this process is a node's worker server, or a worker of it: main() went no further than init().
+[[nodiscard]] bool runs_inside_init();
+
 }  // namespace miniray

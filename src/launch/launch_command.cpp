@@ -1,5 +1,7 @@
 #include "launch/launch_command.hpp"
 
+#include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,10 @@ namespace miniray {
 namespace {
 
 constexpr int ssh_failed = 255, not_found = 127, not_executable = 126;
+
+constexpr const char* call_init_first =
+    "On a node the program has to reach miniray::init: call miniray::init(argc, argv, functions) first in main(), "
+    "because what stands before it runs on every node too";
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -81,7 +87,7 @@ std::string with_shipped_program(const std::string& command, const std::string& 
          "{ rm -f \"$program.$$\"; exit 1; }; fi; " + command;
 }
 
-std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output) {
+std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output, Runs runs) {
   const std::string said = trimmed(error_output);
   const std::string& host = node.host;
   const auto with_cure = [&](const std::string& cause, const std::string& cure) {
@@ -89,6 +95,10 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
   };
   if (exit_code == command_not_started)
     return with_cure("cannot start ssh on this machine", "Install openssh-client, or put ssh into PATH");
+  if (exit_code < 0 && exit_code != -SIGKILL && runs == Runs::own_program && is_local(host))
+    return with_cure("its program was ended by signal " + std::to_string(-exit_code) + " (" + strsignal(-exit_code) +
+                         ") before it called miniray::init",
+                     call_init_first);
   if (exit_code < 0)
     return with_cure(std::string(is_local(host) ? "its server" : "the ssh to it") + " was killed by signal " +
                          std::to_string(-exit_code),
@@ -113,6 +123,9 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
     if (has(said, "forward"))
       return with_cure("its sshd does not forward Unix-domain sockets",
                        "Set AllowStreamLocalForwarding yes in its sshd_config, or do not use tunnel");
+    if (runs == Runs::own_program && said.empty())
+      return with_cure("ssh failed, or the program crashed there before it called miniray::init",
+                       "Try `ssh " + host + " true`. " + call_init_first);
     return with_cure("ssh failed", "Try `ssh " + host + " true`");
   }
   if (has(said, "No module named miniray") || has(said, "No module named 'miniray'"))
@@ -123,8 +136,19 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
     return with_cure(node.python_bin.empty() ? "the node does not have the program to run"
                                              : "the node has no program " + node.python_bin,
                      "Set python_bin to an interpreter that the node has");
+  if (runs == Runs::own_program)
+    return with_cure(
+        "its program ended with exit code " + std::to_string(exit_code) + " before it called miniray::init",
+        call_init_first);
   return "its server ended with exit code " + std::to_string(exit_code) + " before it was ready" +
          (said.empty() ? "" : ":\n" + said);
+}
+
+std::string explain_silence(const NodeConfig& node, Runs runs) {
+  if (runs != Runs::own_program) return {};
+  return std::string(is_local(node.host) ? ": its program has started, and has not called miniray::init. "
+                                         : ". If ssh works, its program may not have called miniray::init. ") +
+         call_init_first;
 }
 
 std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <climits>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,14 @@ inline constexpr const char* server_argument = "--miniray-worker-server";
 
 [[nodiscard]] std::string quote_for_shell(const std::string& word);
 
+/// Whether the command runs a C++ program, which is a server only once it calls miniray::init.
+enum class Runs : std::uint8_t { python, own_program };
 /// Returns the cause and the cure for a command that ended before the server's first line. `error_output` is what ssh,
 /// the shell or the interpreter printed.
-[[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output);
+[[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output,
+                                          Runs runs);
+/// What to say of a program that has started and not greeted: the cure, or nothing.
+[[nodiscard]] std::string explain_silence(const NodeConfig& node, Runs runs);
 /// Returns the same for a server that ended after its first line, without saying that it failed.
 [[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);
 /// Stands for an exit code if the command could not be started.

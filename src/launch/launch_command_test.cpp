@@ -1,6 +1,7 @@
 #include "launch/launch_command.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <algorithm>
 
@@ -53,11 +54,28 @@ TEST_CASE("a failure is explained by its cause and its cure") {
            Case{3, "Segmentation fault", "exit code 3", "Segmentation fault"},
        }) {
     CAPTURE(each.said);
-    const std::string text = explain_failure(node, each.exit_code, each.said);
+    const std::string text = explain_failure(node, each.exit_code, each.said, Runs::python);
     CHECK(contains(text, each.cause));
     CHECK(contains(text, each.cure));
     CHECK(contains(text, each.said));
   }
+}
+
+TEST_CASE("a program that ends before it calls miniray::init is told so, and not that there is no memory") {
+  const NodeConfig here{.host = "localhost"}, there{.host = "node9"};
+  for (const int exit_code : {0, 2, -SIGSEGV, -SIGABRT}) {
+    CAPTURE(exit_code);
+    const std::string text = explain_failure(here, exit_code, "usage: program FILE", Runs::own_program);
+    CHECK(contains(text, "before it called miniray::init. On a node the program has to reach miniray::init"));
+    CHECK(contains(text, "usage: program FILE"));
+    CHECK_FALSE(contains(text, "memory"));
+  }
+  CHECK(contains(explain_failure(here, -SIGSEGV, "", Runs::own_program), "signal 11 (Segmentation fault)"));
+  CHECK(contains(explain_failure(here, -SIGKILL, "", Runs::own_program), "out of memory"));
+  CHECK(contains(explain_failure(there, 255, "", Runs::own_program), "before it called miniray::init"));
+  CHECK(contains(explain_failure(there, 2, "", Runs::own_program), "before it called miniray::init"));
+  CHECK(contains(explain_silence(here, Runs::own_program), "has not called miniray::init"));
+  CHECK(explain_silence(here, Runs::python).empty());
 }
 
 }  // namespace miniray

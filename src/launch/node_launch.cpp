@@ -40,6 +40,10 @@ const char* NodeLaunch::stage_name() const {
   return "";
 }
 
+std::string NodeLaunch::hint() const {
+  return stage_ == Stage::connecting ? explain_silence(node_, runs()) : std::string();
+}
+
 void NodeLaunch::fail(std::string why) {
   MINIRAY_CHECK(why_.empty() || stage_ == Stage::failed, node_.host, stage_);
   if (settled()) return;
@@ -108,7 +112,7 @@ void NodeLaunch::on_command_end(Attendant::Streams& streams, int exit_code) {
   read_error_output(streams.errors);
   const bool ssh_was_killed = exit_code < 0 && !is_local(node_.host);
   fail(stage_ >= Stage::greeted && !ssh_was_killed ? explain_early_end(exit_code, stage_name(), error_output_)
-                                                   : explain_failure(node_, exit_code, error_output_));
+                                                   : explain_failure(node_, exit_code, error_output_, runs()));
 }
 
 BringUp::BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> launches, std::vector<std::string> names,
@@ -134,7 +138,7 @@ bool BringUp::advance() {
   if (deadline_.passed())
     for (NodeLaunch& launch : launches_)
       launch.fail("the node was not ready within " + std::to_string(static_cast<int>(options_.timeout_s)) + " s (" +
-                  options_.timeout_name + "); it was " + launch.stage_name() +
+                  options_.timeout_name + "); it was " + launch.stage_name() + launch.hint() +
                   (launch.error_output().empty() ? "" : ", and printed:\n" + launch.error_output()));
   if (heartbeat_.passed()) send_heartbeats();
   std::vector<Progress::Entry> shown;

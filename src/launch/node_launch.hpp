@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "launch/attendant.hpp"
 #include "launch/code_bundle.hpp"
+#include "launch/launch_command.hpp"
 #include "launch/progress.hpp"
 #include "miniray/launch.hpp"
 #include "miniray/value.hpp"
@@ -43,8 +44,11 @@ class NodeLaunch {
   [[nodiscard]] const std::string& error_output() const { return error_output_; }
   /// Returns the stage in words for people: "connecting", "importing".
   [[nodiscard]] const char* stage_name() const;
+  /// Returns what may keep the node in this stage, if that is known, to follow its name.
+  [[nodiscard]] std::string hint() const;
 
  private:
+  [[nodiscard]] Runs runs() const { return executable_->empty() ? Runs::python : Runs::own_program; }
   void read_error_output(LineStream& errors);
   void handle_line(const std::string& line, LineStream& talk);
 

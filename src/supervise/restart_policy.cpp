@@ -38,7 +38,7 @@ std::optional<double> RestartBudget::take(double now_s) {
   const double pause_s = policy_.backoff_s * std::exp2(static_cast<double>(times_s_.size()));
   times_s_.push_back(now_s);
   ++restarts_;
-  return std::min(pause_s, policy_.backoff_max_s);
+  return std::min<double>(pause_s, policy_.backoff_max_s);
 }
 
 std::string RestartBudget::describe() const {

@@ -1,19 +1,26 @@
 #include "miniray/pool.hpp"
 
+#include <algorithm>
+
 #include "calls/call_failures.hpp"
 #include "tasks/pool_inside.hpp"
 
 namespace miniray {
 
-TaskFutureBase::TaskFutureBase(std::shared_ptr<PendingTask> task) : FutureBase(std::move(task)) {}
+TaskFutureBase::TaskFutureBase(std::shared_ptr<PendingTask> task) : RemoteFutureBase(std::move(task)) {}
 const PendingTask& TaskFutureBase::task() const { return static_cast<const PendingTask&>(*pending()); }
+
+void PendingTask::wait_any(std::span<const std::shared_ptr<Pending>> group, std::optional<double> timeout_s) {
+  const auto one_is_done = [&] { return std::ranges::any_of(group, [](const auto& task) { return task->done(); }); };
+  (void)pool.wait(one_is_done, Deadline::in_seconds(timeout_s));
+}
 
 PoolView::PoolView(PoolInside& inside, const TaskOptions& options) : inside_(&inside), terms_(inside.terms(options)) {}
 
 PoolView PoolView::with(const TaskOptions& options) const { return {*inside_, options}; }
 
 std::shared_ptr<PendingTask> PoolView::begin(std::string_view function, List arguments, Value keywords) const {
-  const auto task = std::make_shared<PendingTask>(*inside_, std::string(function));
+  const auto task = std::make_shared<PendingTask>(*inside_, std::string(detail::spoken_name(function)));
   const Value body = call_body(function, std::move(arguments), std::move(keywords), terms_->memory_bytes);
   try {
     task->number = inside_->next_number();
@@ -38,8 +45,7 @@ Pool::Pool(std::vector<Worker> workers, const PoolOptions& options)
     : Pool(std::make_unique<PoolInside>(given_crew(std::move(workers), options), options)) {}
 Pool::~Pool() = default;
 
-std::vector<std::size_t> Pool::wait_any(std::span<const TaskFutureBase* const> futures,
-                                        std::optional<double> timeout_s) {
+std::vector<std::size_t> Pool::wait_any(std::span<const TaskFutureBase* const> futures, Timeout timeout_s) {
   if (futures.empty()) throw UsageError("wait_any was given nothing to wait for");
   for (const TaskFutureBase* future : futures)
     if (&future->task().pool != inside_.get() && !future->pending()->done())

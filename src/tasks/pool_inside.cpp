@@ -67,6 +67,7 @@ PoolInside::PoolInside(Crew crew, const PoolOptions& options) : make_(std::move(
 }
 
 PoolInside::~PoolInside() {
+  closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
   const bool dropped = !under_way_.empty();
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
   Callbacks not_called;

@@ -47,6 +47,8 @@ class PendingTask : public PendingResult, public TaskOwner {
   void look() override;
   void cancel() override;
   [[nodiscard]] std::string describe_wait() const override { return "the task of " + function + " is not done"; }
+  [[nodiscard]] const void* group() const override { return &pool; }
+  void wait_any(std::span<const std::shared_ptr<Pending>> group, std::optional<double> timeout_s) override;
   void on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& outcome,
                   Callbacks& due) override;
   [[nodiscard]] const std::string& called() const override { return function; }

@@ -84,7 +84,7 @@ void connect_batch(std::span<const RemoteAddress> batch, std::size_t first, Stat
   double timeout_s = 0;
   std::map<std::pair<std::string, int>, std::vector<network::Address>> resolved;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    timeout_s = std::max(timeout_s, batch[i].options.connect_timeout_s);
+    timeout_s = std::max<double>(timeout_s, batch[i].options.connect_timeout_s);
     try {
       auto& found = resolved[{batch[i].host, batch[i].port}];
       if (found.empty()) found = resolve(batch[i]);

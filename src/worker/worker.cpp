@@ -359,12 +359,12 @@ std::optional<Message> Worker::try_receive(std::optional<std::uint64_t> max_size
   });
 }
 
-int Worker::wait(std::optional<double> timeout_s) { return state_->wait(timeout_s); }
+int Worker::wait(Timeout timeout_s) { return state_->wait(timeout_s); }
 bool Worker::is_alive() const { return state_->process().running(); }
 void Worker::kill(int signal) { state_->kill(signal); }
 std::string Worker::stack() { return state_->stack(); }
 void Worker::end() { state_->end(); }
-void Worker::close(double grace_s) { state_->close(grace_s); }
+void Worker::close(Seconds grace_s) { state_->close(grace_s); }
 pid_t Worker::pid() const { return state_->process().pid(); }
 int Worker::fileno() const { return state_->channel().fileno(); }
 int Worker::process_fileno() const { return state_->process().fileno(); }
@@ -379,14 +379,14 @@ Unsupervised::~Unsupervised() {
   for (auto& [worker, recovery] : supervised_) worker->recovery_ = std::move(recovery);
 }
 
-std::vector<std::size_t> wait_any(std::span<Worker* const> workers, std::optional<double> timeout_s) {
+std::vector<std::size_t> wait_any(std::span<Worker* const> workers, Timeout timeout_s) {
   std::vector<Channel*> channels;
   channels.reserve(workers.size());
   for (Worker* worker : workers) channels.push_back(&worker->channel());
   return wait_any(std::span<Channel* const>(channels), timeout_s);
 }
 
-std::vector<std::size_t> wait_any(std::span<Worker> workers, std::optional<double> timeout_s) {
+std::vector<std::size_t> wait_any(std::span<Worker> workers, Timeout timeout_s) {
   std::vector<Channel*> channels;
   channels.reserve(workers.size());
   for (Worker& worker : workers) channels.push_back(&worker.channel());
