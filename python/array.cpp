@@ -2,11 +2,13 @@
 #include "miniray/array.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <memory>
 
 #include "interop.hpp"
+#include "wire/in_place_memory.hpp"
 
 namespace miniray::python {
 namespace {
@@ -14,7 +16,7 @@ namespace {
 // Formats of the buffer protocol, in the order of DType. It has none for bfloat16, whose 16 bits appear as "H".
 constexpr std::array<const char*, dtype_count> formats{"?", "b", "h", "i", "q", "B",  "H", "I",
                                                        "Q", "e", "H", "f", "d", "Zf", "Zd"};
-constexpr std::array<const char*, 3> forms{"array", "tensor", "list"};
+constexpr std::array<const char*, 4> forms{"array", "tensor", "list", "descriptor"};
 
 struct Geometry {
   std::vector<Py_ssize_t> shape, strides;
@@ -22,6 +24,15 @@ struct Geometry {
 
 int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
   const Array& array = *nb::inst_ptr<Array>(nb::handle(exporter));
+  const Passed* const passed = array.buffer().passed;
+  const bool frozen = passed != nullptr && passed->kind() == Passed::Kind::memory &&
+                      static_cast<const InPlaceMemory*>(passed)->frozen();
+  if (frozen && (flags & PyBUF_WRITABLE) != 0) {
+    PyErr_SetString(PyExc_BufferError,
+                    "the array was sent, and the receiver uses the same memory; make another one by miniray.empty()");
+    view->obj = nullptr;
+    return -1;
+  }
   auto geometry = std::make_unique<Geometry>();
   const std::size_t dimensions = array.shape().size();
   geometry->shape.resize(dimensions);
@@ -36,7 +47,7 @@ int get_buffer(PyObject* exporter, Py_buffer* view, int flags) {
   view->buf = array.buffer().data;
   view->len = static_cast<Py_ssize_t>(array.buffer().size);
   view->itemsize = static_cast<Py_ssize_t>(item_bytes(array.dtype()));
-  view->readonly = 0;
+  view->readonly = frozen ? 1 : 0;
   view->ndim = static_cast<int>(dimensions);
   view->format =
       (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(formats[static_cast<std::size_t>(array.dtype())]) : nullptr;
@@ -68,6 +79,7 @@ std::string repr(const Array& array) {
 }  // namespace
 
 void bind_array(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<Array>(
       module, "Array", nb::type_slots(slots),
       "A received array: dtype, shape, and contiguous bytes that memoryview() and numpy read without a copy. "
@@ -85,6 +97,16 @@ void bind_array(nb::module_& module) {
       .def_prop_ro("nbytes", [](const Array& array) { return array.buffer().size; })
       .def("__len__", [](const Array& array) { return array.shape().empty() ? 0 : array.shape()[0]; })
       .def("__repr__", repr);
+  module.def(
+      "_make_array",
+      [](const std::string& dtype_name, const std::vector<std::uint64_t>& shape) {
+        DType dtype{};
+        if (!parse_dtype(dtype_name, dtype)) throw nb::type_error(("there are no arrays of " + dtype_name).c_str());
+        return make_array(dtype, shape);
+      },
+      "dtype"_a, "shape"_a, nb::sig("def _make_array(dtype: str, shape: collections.abc.Sequence[int]) -> Array"));
+  module.def("_drop_unused_memory", &InPlaceMemory::drop_unused,
+             "For tests: return the memory that is kept for the next arrays of miniray.empty() to the system.");
 }
 
 }  // namespace miniray::python

@@ -30,6 +30,20 @@ void bind_channel(nb::module_& module) {
       "Takes ownership of a descriptor: pass sock.detach(). `peer` is the name of the other side in errors.");
   bind_conversation(channel);
   channel
+      .def_static(
+          "pair",
+          [](const std::string& codec) {
+            ChannelOptions options;
+            options.codec = parse_codec(codec);
+            options.on_interrupt = check_signals;
+            auto [here, there] = Channel::pair(options);
+            return nb::make_tuple(nb::cast(std::move(here)), nb::cast(std::move(there)));
+          },
+          nb::kw_only(), "codec"_a = "msgpack",
+          nb::sig("def pair(*, codec: str = 'msgpack') -> tuple[Channel, Channel]"),
+          "Return the two ends of a new channel. Each end can be sent, once and unused, inside a message to a worker "
+          "of "
+          "this machine, so that two workers talk to each other. The send closes the end here.")
       .def("close", &Channel::close,
            "Close the channel: the other side sees the end of the stream after the last message.")
       .def("__enter__", [](nb::object self) { return self; })

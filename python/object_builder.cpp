@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "miniray/channel.hpp"
 #include "wire/json_reader.hpp"
 #include "wire/msgpack_reader.hpp"
 
@@ -90,6 +91,11 @@ void ObjectBuilder::bytes_beside() {
 
 void ObjectBuilder::array(Array::Form form, DType dtype, Shape shape) {
   Array array = buffers_.take_array(form, dtype, std::move(shape));
+  if (form == Array::Form::descriptor) {
+    ChannelOptions options;
+    options.on_interrupt = check_signals;
+    return add(nb::cast(Channel(Value(std::move(array)), std::move(options))));
+  }
   if (form == Array::Form::array && NumPy::instance().has(dtype)) return add(NumPy::instance().make(std::move(array)));
   if (form != Array::Form::list) {
     add(attribute("miniray._arrays", "build")(nb::cast(std::move(array))));

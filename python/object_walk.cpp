@@ -6,7 +6,9 @@
 #include <span>
 #include <unordered_set>
 
+#include "miniray/channel.hpp"
 #include "miniray/limits.hpp"
+#include "wire/in_place_memory.hpp"
 #include "wire/json_text.hpp"
 #include "wire/json_writer.hpp"
 #include "wire/msgpack_writer.hpp"
@@ -279,13 +281,15 @@ class ObjectWalk {
       PyBuffer_Release(&view);
       return false;
     }
-    writer_.array(Array::Form::array, dtype, Shape(view.shape, view.shape + view.ndim), encoded_.borrow(view));
+    writer_.array(Array::Form::array, dtype, Shape(view.shape, view.shape + view.ndim),
+                  encoded_.borrow_array(view, object));
     return true;
   }
 
   // Handles objects of numpy, torch and other libraries, as miniray/_arrays.py describes them.
   void foreign(PyObject* object) {
     if (nb::isinstance<Array>(nb::handle(object))) return array(object, nullptr, Array::Form::array);
+    if (nb::isinstance<Channel>(nb::handle(object))) return channel(object);
     if (plain_array(object)) return;
     const nb::object described = attribute("miniray._arrays", "describe")(nb::handle(object));
     const nb::tuple parts = nb::cast<nb::tuple>(described);
@@ -298,6 +302,11 @@ class ObjectWalk {
     if (named && !parse_dtype(nb::cast<const char*>(parts[2]), dtype))
       throw UnsendableAt("an array of " + std::string(nb::cast<const char*>(parts[2])));
     array(memory.ptr(), named ? &dtype : nullptr, what == "tensor" ? Array::Form::tensor : Array::Form::array);
+  }
+
+  void channel(PyObject* object) {
+    const Array end = PassedDescriptor::as_array(encoded_.take_channel(nb::handle(object)));
+    writer_.array(end.form(), end.dtype(), end.shape(), end.buffer());
   }
 
   void array(PyObject* object, const DType* named, Array::Form form) {
@@ -313,7 +322,8 @@ class ObjectWalk {
     }
     if (named != nullptr) dtype = *named;
     Shape shape(view.shape, view.shape + view.ndim);
-    writer_.array(form, dtype, shape, encoded_.borrow(view));
+    Buffer buffer = form == Array::Form::tensor ? encoded_.borrow_tensor(view) : encoded_.borrow_array(view, object);
+    writer_.array(form, dtype, shape, std::move(buffer));
   }
 
   Writer& writer_;
@@ -326,6 +336,16 @@ class ObjectWalk {
   std::size_t few_count_ = 0;
   std::unordered_set<PyObject*> seen_;
 };
+
+// Makes a numpy array, and the arrays that it is a view of, refuse writes.
+void make_read_only(nb::object array) {
+  while (array.is_valid() && std::string_view(Py_TYPE(array.ptr())->tp_name) == "numpy.ndarray") {
+    const nb::object flags = nb::steal(PyObject_GetAttrString(array.ptr(), "flags"));
+    if (!flags.is_valid() || PyObject_SetAttrString(flags.ptr(), "writeable", Py_False) != 0) break;
+    array = nb::steal(PyObject_GetAttrString(array.ptr(), "base"));
+  }
+  PyErr_Clear();
+}
 
 }  // namespace
 
@@ -367,13 +387,22 @@ std::unique_ptr<EncodedObject> EncodedObject::exactly(nb::handle object, Sharing
 
 EncodedObject::~EncodedObject() { release_views(); }
 
+// Whoever destroys this object has sent the message, or has not; only now it is known which.
 void EncodedObject::release_views() {
   for (Py_buffer& view : views_) PyBuffer_Release(&view);
   views_.clear();
+  for (const auto& [array, memory] : in_place_)
+    if (memory->frozen()) make_read_only(array);
+  in_place_.clear();
+  for (auto& [channel, end] : channels_) nb::cast<Channel&>(channel).restore_end(*end);
+  channels_.clear();
 }
 
 Message EncodedObject::detach() && {
   for (Buffer& buffer : message_.buffers) {
+    if (PassedDescriptor::in(buffer) != nullptr)
+      throw nb::type_error(
+          "cannot send a channel here: this message may be sent later, or more than once. Use worker.send()");
     if (buffer.owner) continue;
     Buffer copy = Buffer::allocate(buffer.size);
     std::memcpy(copy.data, buffer.data, buffer.size);
@@ -381,6 +410,29 @@ Message EncodedObject::detach() && {
   }
   release_views();
   return std::move(message_);
+}
+
+Buffer EncodedObject::borrow_array(const Py_buffer& view, PyObject* object) {
+  Buffer buffer = borrow(view);
+  InPlaceMemory* const memory = InPlaceMemory::find(buffer.bytes());
+  if (memory == nullptr) return buffer;
+  if (memory->made_here()) in_place_.emplace_back(nb::borrow(object), memory);
+  buffer.passed = memory;
+  return buffer;
+}
+
+// Memory that was made here is sent without a copy only if the array can be made read-only. A tensor cannot.
+Buffer EncodedObject::borrow_tensor(const Py_buffer& view) {
+  Buffer buffer = borrow(view);
+  InPlaceMemory* const memory = InPlaceMemory::find(buffer.bytes());
+  if (memory != nullptr && !memory->made_here()) buffer.passed = memory;
+  return buffer;
+}
+
+std::shared_ptr<PassedDescriptor> EncodedObject::take_channel(nb::handle channel) {
+  std::shared_ptr<PassedDescriptor> end = nb::cast<Channel&>(channel).release_end();
+  channels_.emplace_back(nb::borrow(channel), end);
+  return end;
 }
 
 Buffer EncodedObject::borrow(const Py_buffer& view) {

@@ -6,6 +6,7 @@
 
 #include "interop.hpp"
 #include "miniray/message.hpp"
+#include "wire/in_place_memory.hpp"
 
 namespace miniray::python {
 
@@ -38,6 +39,12 @@ class EncodedObject {
   [[nodiscard]] std::vector<Buffer>& buffers() { return message_.buffers; }
   /// Takes ownership of a view. Returns a buffer that borrows its memory until this object is destroyed.
   Buffer borrow(const Py_buffer& view);
+  /// Like borrow(). If the memory was made in place, it is sent without a copy. If it was made in this process, the
+  /// object is made read-only once it has been sent.
+  Buffer borrow_array(const Py_buffer& view, PyObject* object);
+  Buffer borrow_tensor(const Py_buffer& view);
+  /// Takes the end out of a miniray.Channel. It gets the end back if the message is not sent.
+  std::shared_ptr<PassedDescriptor> take_channel(nb::handle channel);
 
  private:
   EncodedObject() = default;
@@ -45,6 +52,8 @@ class EncodedObject {
 
   Message message_;
   std::vector<Py_buffer> views_;
+  std::vector<std::pair<nb::object, InPlaceMemory*>> in_place_;
+  std::vector<std::pair<nb::object, std::shared_ptr<PassedDescriptor>>> channels_;
 };
 
 }  // namespace miniray::python

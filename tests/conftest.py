@@ -25,6 +25,8 @@ from missing import (  # noqa: F401 (hooks)
 )
 from waiting import PATIENCE_S, until
 
+from miniray import _core
+
 ROOT = Path(__file__).parent.parent
 TESTS = Path(__file__).parent
 KEY = secrets.token_hex(32)
@@ -43,6 +45,7 @@ def root() -> Path:
 
 def leftovers() -> dict[str, list[str]]:
     """Descriptors, children and MiniRay's shared memory of this process."""
+    _core._drop_unused_memory()
     descriptors = sorted(os.listdir("/proc/self/fd"), key=int)
     targets = []
     for number in descriptors:

@@ -22,6 +22,7 @@
 #include "miniray/hardware.hpp"
 #include "miniray/nccl.hpp"
 #include "tests/task_functions.hpp"
+#include "wire/in_place_memory.hpp"
 
 // A rank of a training group: {"echo": x} is answered with the rank; of {"die": rank} and {"raise": rank}, the others
 // hang, or notice. It is visible from outside, so that its name is in its stack.
@@ -106,6 +107,7 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   const int result = context.run();
   if (context.shouldExit()) return result;
+  miniray::InPlaceMemory::drop_unused();  // what is kept for the next arrays
   std::vector<std::string> left;
   std::ranges::set_difference(open_descriptors(), before, std::back_inserter(left));
   // wait_any keeps one for each thread that waited, for the next time.

@@ -58,12 +58,15 @@ constexpr DType dtype_of() {
   }
 }
 
+class Passed;  // for the library's own files: src/wire/passed.hpp
+
 /// Bytes that travel beside a message's body. The owner keeps them alive; a buffer without an owner borrows its bytes,
 /// which must then outlive it.
 struct Buffer {
   std::shared_ptr<void> owner;
   std::byte* data = nullptr;
   std::size_t size = 0;
+  Passed* passed = nullptr;  ///< set if the bytes can be sent without a copy; the owner keeps it alive
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {data, size}; }
   /// Returns a buffer that owns new, uninitialised memory.
@@ -78,8 +81,10 @@ using Shape = std::vector<std::uint64_t>;
 
 class Array {
  public:
-  /// What the receiver gets in a language that has several: in Python a numpy array, a torch tensor or a list.
-  enum class Form : std::uint8_t { array = 0, tensor = 1, list = 2 };
+  /// What the receiver gets in a language that has several: in Python a numpy array, a torch tensor or a list. An array
+  /// of Form::descriptor has no elements; it stands for a descriptor, such as a channel's, that is sent with the
+  /// message.
+  enum class Form : std::uint8_t { array = 0, tensor = 1, list = 2, descriptor = 3 };
 
   Array() = default;
   /// Throws UsageError unless the buffer's size is what dtype and shape require.
@@ -113,10 +118,12 @@ class Array {
   [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
   [[nodiscard]] const Buffer& buffer() const { return buffer_; }
 
-  /// Returns the elements in C order, without copying them. Throws ValueError if they are not of type T.
+  /// Returns the elements in C order, without copying them. Throws ValueError if they are not of type T, and UsageError
+  /// if T is not const and the array was made by make_array() and has been sent.
   template <class T>
   [[nodiscard]] std::span<T> elements() const {
     require_dtype(dtype_of<std::remove_const_t<T>>());
+    if constexpr (!std::is_const_v<T>) require_writable();
     return {reinterpret_cast<T*>(buffer_.data), size()};
   }
 
@@ -127,11 +134,25 @@ class Array {
 
  private:
   void require_dtype(DType wanted) const;
+  void require_writable() const {
+    if (buffer_.passed != nullptr) require_not_sent();
+  }
+  void require_not_sent() const;
 
   DType dtype_ = DType::float64;
   Form form_ = Form::array;
   Shape shape_{0};
   Buffer buffer_;
 };
+
+/// Returns an array of uninitialised elements, in memory that is sent to processes of this machine without a copy, and
+/// to other machines as any array is. Sending such an array freezes it: the sender may read it and send it again, but
+/// elements<T>() then throws UsageError unless T is const. A span from before the send must not be written through
+/// either, because receivers would see that. The memory is used again when no process uses it any more.
+[[nodiscard]] Array make_array(DType dtype, Shape shape);
+template <class T>
+[[nodiscard]] Array make_array(Shape shape) {
+  return make_array(dtype_of<T>(), std::move(shape));
+}
 
 }  // namespace miniray

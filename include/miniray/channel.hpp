@@ -46,12 +46,22 @@ struct ReceiveOptions {
   Lane lane = Lane::messages;                  ///< Lane::any receives in the order of arrival
 };
 
+class PassedDescriptor;  // for the library's own files: src/wire/passed.hpp
+
 class Channel {
  public:
   /// Takes ownership of a connected stream socket.
   explicit Channel(int socket, ChannelOptions options = {});
-  /// Returns the two ends of a new conversation.
+  /// Returns the two ends of a new conversation. Each end can be sent to a worker of this machine, so that two workers
+  /// talk to each other: `worker.send({{"peer", std::move(end)}})`, and in the worker `Channel peer(msg["peer"])`.
   static std::pair<Channel, Channel> pair(const ChannelOptions& options = {});
+  /// Takes the end of a channel out of a received message. Throws UsageError if the value is something else, or if the
+  /// end was taken before. An end that nobody takes is closed with the message.
+  explicit Channel(const Value& received, ChannelOptions options = {});
+  /// Puts this end into a message. It must not have been used: UsageError is thrown if it has sent or received
+  /// anything. The send closes it here. If the value is dropped without being sent, the end is closed, and its peer
+  /// gets EndOfStream. Sending it through TCP throws UsageError.
+  operator Value() &&;
   Channel(Channel&&) noexcept;
   Channel& operator=(Channel&&) noexcept;
   ~Channel();
@@ -104,6 +114,14 @@ class Channel {
   /// Sets the lane that ready() and wait_any() look at. By default it is Lane::messages.
   void look_for(Lane lane);
 
+  /// Returns an array of uninitialised elements in memory that send() passes on without a copy; see make_array() in
+  /// array.hpp. If the peer is not on this machine, or the channel may not use shared memory, it is ordinary memory.
+  [[nodiscard]] Array make_array(DType dtype, Shape shape) const;
+  template <class T>
+  [[nodiscard]] Array make_array(Shape shape) const {
+    return make_array(dtype_of<T>(), std::move(shape));
+  }
+
   /// Closes the sending direction: the peer sees the end of the stream after the last message. Messages from the peer
   /// can still be received.
   void end();
@@ -118,6 +136,9 @@ class Channel {
   [[nodiscard]] std::string recent_messages() const;
   /// For tests. Aborts if parts of the channel's state contradict each other, which would be a bug in MiniRay.
   void check_invariants() const;
+  /// For language bindings: what operator Value() does, and how to undo it if the message was not sent.
+  [[nodiscard]] std::shared_ptr<PassedDescriptor> release_end();
+  void restore_end(PassedDescriptor& end);
 
   class State;  // for the library's own files
 

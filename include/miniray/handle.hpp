@@ -21,6 +21,11 @@ class Handle {
   /// when the coordinator has closed; a work function that does not catch it ends in good order.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   [[nodiscard]] int fileno() const { return channel_.fileno(); }
+  /// Returns an array in memory that send() passes on without a copy, as Channel::make_array does.
+  template <class T>
+  [[nodiscard]] Array make_array(Shape shape) const {
+    return channel_.make_array<T>(std::move(shape));
+  }
 
   // One rung lower: encoded messages, and calls that do not wait. A call without a comment does what the call of the
   // same name in Channel does.

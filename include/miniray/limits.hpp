@@ -47,6 +47,11 @@ inline constexpr std::size_t shared_slots_max = 64;
 // The most descriptors that go with one message, and that one read takes.
 inline constexpr std::size_t descriptors_per_message_max = 16;
 
+// Arrays that are made in memory which can be sent without a copy: smaller ones are copied, which is cheaper than
+// mapping them. A process keeps this much unused memory for the next arrays.
+inline constexpr std::size_t in_place_bytes_min = 256 * kib;
+inline constexpr std::size_t in_place_unused_bytes_max = 512 * mib;
+
 // Small frames go through a ring in shared memory, one for each direction, once a channel has sent a few frames. If the
 // peer has shown no sign of life for ring_silence_ns, the sender also writes to the socket, so that it notices a death.
 inline constexpr std::size_t ring_bytes = 64 * kib;
@@ -141,6 +146,12 @@ inline constexpr int workers_per_gpu_max = 1024;
 inline constexpr std::size_t output_queue_bytes_max = 1 * mib;
 // Servers that were told to end have this long, in addition to the grace of their workers.
 inline constexpr int stop_margin_ms = 2000;
+
+// Groups of ranks that share memory: how much each rank may have on its way at once (twice), which data every rank
+// reduces by itself, and how often a rank that waits looks whether another has died.
+inline constexpr std::size_t group_area_bytes = 512 * kib;
+inline constexpr std::size_t group_small_bytes_max = 16 * kib;
+inline constexpr int group_slice_ms = 50;
 
 // Training groups. Ranks have group_timeout_ms to report that they are ready. After a failure, the others have
 // failing_ranks_ms to fail too, so that the cause can be told from its consequences.

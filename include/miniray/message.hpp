@@ -34,10 +34,12 @@ struct CallHead {
 class BufferPlace {
  public:
   enum class Route : std::uint8_t {
-    stream,    ///< in the frame itself
-    slot,      ///< in a slot of memory that two processes of one machine share
-    supplied,  ///< the worker's server has it: a coordinator sent it there once, for all workers of the server
-    kept,      ///< the receiver has it: an earlier message told the receiver to keep it
+    stream,      ///< in the frame itself
+    slot,        ///< in a slot of memory that two processes of one machine share
+    supplied,    ///< the worker's server has it: a coordinator sent it there once, for all workers of the server
+    kept,        ///< the receiver has it: an earlier message told the receiver to keep it
+    memory,      ///< in memory whose descriptor comes with the frame
+    descriptor,  ///< it has no bytes, and stands for a descriptor that comes with the frame
   };
   constexpr BufferPlace() = default;  ///< in the stream
   [[nodiscard]] static constexpr BufferPlace slot(std::uint32_t number) { return BufferPlace(number); }
@@ -46,22 +48,36 @@ class BufferPlace {
   }
   [[nodiscard]] static constexpr BufferPlace kept(std::uint64_t number) { return BufferPlace(kept_bit | number); }
 
+  /// `offset` says where the bytes begin in the memory.
+  [[nodiscard]] static constexpr BufferPlace memory(std::uint64_t offset) { return BufferPlace(memory_bit | offset); }
+  [[nodiscard]] static constexpr BufferPlace descriptor() { return BufferPlace(descriptor_bit); }
+
   [[nodiscard]] constexpr Route route() const {
     if (word_ == 0) return Route::stream;
     if ((word_ & kept_bit) != 0) return Route::kept;
-    return (word_ & supplied_bit) != 0 ? Route::supplied : Route::slot;
+    if ((word_ & supplied_bit) != 0) return Route::supplied;
+    if ((word_ & memory_bit) != 0) return Route::memory;
+    return (word_ & descriptor_bit) != 0 ? Route::descriptor : Route::slot;
   }
-  /// Returns the number of the slot, or of the buffer that is supplied or kept.
+  /// Returns the number of the slot, or of the buffer that is supplied or kept, or the offset in the memory.
   [[nodiscard]] constexpr std::uint64_t number() const {
     const Route found = route();
-    return found == Route::kept ? word_ & ~kept_bit : found == Route::supplied ? word_ & ~supplied_bit : word_;
+    if (found == Route::kept) return word_ & ~kept_bit;
+    if (found == Route::supplied) return word_ & ~supplied_bit;
+    if (found == Route::memory) return word_ & ~memory_bit;
+    return found == Route::descriptor ? word_ & ~descriptor_bit : word_;
   }
   [[nodiscard]] constexpr bool in_stream() const { return word_ == 0; }
+  [[nodiscard]] constexpr bool has_descriptor() const {
+    return route() == Route::memory || route() == Route::descriptor;
+  }
   friend constexpr bool operator==(BufferPlace, BufferPlace) = default;
 
  private:
   static constexpr std::uint64_t supplied_bit = std::uint64_t{1} << 63;
   static constexpr std::uint64_t kept_bit = std::uint64_t{1} << 62;
+  static constexpr std::uint64_t memory_bit = std::uint64_t{1} << 61;
+  static constexpr std::uint64_t descriptor_bit = std::uint64_t{1} << 60;
   explicit constexpr BufferPlace(std::uint64_t word) : word_(word) {}
   std::uint64_t word_ = 0;
 };

@@ -107,6 +107,10 @@ class Worker {
   // returned. One thread at a time may use a worker.
   void send(const Value& value);
   [[nodiscard]] Value recv(const ReceiveOptions& options = {});
+  template <class T>
+  [[nodiscard]] Array make_array(Shape shape) {
+    return channel().make_array<T>(std::move(shape));
+  }
   void send(const Message& message);
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   bool send_some(const Message& message);

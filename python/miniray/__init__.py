@@ -38,6 +38,7 @@ from miniray.worker import RemoteWorker, Worker, create_remote_workers
 
 TYPE_CHECKING = bool(0)  # typing is slow to import; with a plain False, jedi would skip the names below
 if TYPE_CHECKING:
+    from miniray._arrays import empty
     from miniray.calls import CallFuture, RemoteObject, RemoteTraceback, as_completed, serve_calls
     from miniray.cluster import Cluster, NodeConfig
     from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
+    "_arrays": ("empty",),
     "calls": ("CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"),
     "cluster": ("Cluster", "NodeConfig"),
     "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
@@ -118,6 +120,7 @@ __all__ = [
     "create_nccl_configs",
     "create_remote_workers",
     "discover_machine",
+    "empty",
     "get_gpu_numa_node",
     "limits",
     "print_nccl_config",

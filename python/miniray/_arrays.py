@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from miniray._core import Array
+from miniray._core import Array, _make_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @cache
@@ -20,6 +23,30 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
+    """Return an uninitialised numpy array in memory that is sent to processes of this machine without a copy.
+
+    Sending it, alone or inside a message, makes the array and the arrays that it is a view of read-only, because the
+    receivers use the same memory. What a receiver writes to its array, only the receiver sees. Other views that were
+    made before the send, and tensors that share the memory, must not be written to either. The memory is used again
+    when neither this process nor a receiver has the array any more. To other machines, it is sent like any array.
+
+    Without numpy, it returns a ``miniray.Array``.
+    """
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(not isinstance(extent, int) or extent < 0 for extent in extents):
+        raise ValueError(f"the shape of an array has integers that are not negative, and this shape is {shape!r}")
+    numpy = _library("numpy")
+    text = str(dtype)
+    if text.startswith("torch."):
+        name = text.removeprefix("torch.")
+    elif isinstance(dtype, str) or numpy is None:
+        name = text
+    else:
+        name = numpy.dtype(dtype).name
+    return build(_make_array(name, extents))
 
 
 def build(array: Array) -> Any:

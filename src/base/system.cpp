@@ -170,6 +170,11 @@ std::pair<Fd, Fd> make_pipe() {
 
 Fd duplicate(int descriptor) { return Fd(require(fcntl(descriptor, F_DUPFD_CLOEXEC, 0), "duplicate a descriptor")); }
 
+Fd try_duplicate(int descriptor) {
+  const int number = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return number < 0 ? Fd() : Fd(number);
+}
+
 void change_folder(const std::string& path, const char* called) {
   if (chdir(path.c_str()) != 0) throw SystemError("change to the folder " + path + " (" + called + ")", errno);
 }
@@ -243,17 +248,40 @@ Mapping::Mapping(int descriptor, std::size_t bytes, Kind kind) {
 }
 
 // mremap replaces the old mapping in one step, so that other threads always find memory at this address.
-bool Mapping::make_private() {
-  void* copy = mmap(nullptr, bytes_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return false;
-  std::memcpy(copy, bytes_.data(), bytes_.size());
+bool Mapping::replace_by(void* copy) {
   if (mremap(copy, bytes_.size(), bytes_.size(), MREMAP_MAYMOVE | MREMAP_FIXED, bytes_.data()) != MAP_FAILED)
     return true;
   munmap(copy, bytes_.size());
   return false;
 }
 
-Mapping::~Mapping() { munmap(bytes_.data(), bytes_.size()); }
+bool Mapping::make_private() {
+  copy_for_child();
+  void* const copy = std::exchange(child_copy_, nullptr);
+  return copy != nullptr && replace_by(copy);
+}
+
+void Mapping::copy_for_child() {
+  MINIRAY_CHECK(child_copy_ == nullptr);
+  void* copy = mmap(nullptr, bytes_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return;
+  std::memcpy(copy, bytes_.data(), bytes_.size());
+  child_copy_ = copy;
+}
+
+void Mapping::drop_child_copy() {
+  if (void* const copy = std::exchange(child_copy_, nullptr)) munmap(copy, bytes_.size());
+}
+
+void Mapping::adopt_child_copy() {
+  if (void* const copy = std::exchange(child_copy_, nullptr)) (void)replace_by(copy);
+}
+
+void Mapping::unmap() {
+  drop_child_copy();
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  bytes_ = {};
+}
 
 Fd sealed_memory(const char* name, std::size_t bytes) {
   const int number = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);

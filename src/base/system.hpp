@@ -43,6 +43,8 @@ void receive_all(int socket, std::span<std::byte> room);
 /// Returns the end to read from and the end to write to.
 std::pair<Fd, Fd> make_pipe();
 Fd duplicate(int descriptor);
+/// Returns an invalid Fd if the process has no room for another descriptor.
+Fd try_duplicate(int descriptor);
 /// Changes this process's working folder. `called` is the name of the setting that has the path, for the error's text.
 void change_folder(const std::string& path, const char* called);
 /// Opens /dev/null for reading and writing.
@@ -87,16 +89,27 @@ class Mapping {
   /// A private copy begins with the memory's content, and what is written to it stays in this process.
   enum class Kind : std::uint8_t { shared, private_copy };
   Mapping(int descriptor, std::size_t bytes, Kind kind = Kind::shared);
-  Mapping(const Mapping&) = delete;
+  Mapping(Mapping&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), child_copy_(std::exchange(other.child_copy_, nullptr)) {}
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping();
+  ~Mapping() { unmap(); }
+  /// Ends the mapping early.
+  void unmap();
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   /// Replaces the shared memory by a copy at the same address, which only this process has. Returns false, and changes
   /// nothing, if there is no memory for a copy.
   bool make_private();
+  /// Around a fork: copies the memory in advance, so that the child has a copy at the same address, and the parent
+  /// keeps the shared memory. If there is no memory for a copy, parent and child share.
+  void copy_for_child();
+  void drop_child_copy();
+  void adopt_child_copy();
 
  private:
+  bool replace_by(void* copy);
+
   std::span<std::byte> bytes_;
+  void* child_copy_ = nullptr;
 };
 
 /// Returns anonymous shared memory that can neither grow nor shrink; an invalid Fd if the system has no room for it.

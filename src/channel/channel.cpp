@@ -16,10 +16,31 @@ Fd checked(int socket) {
   return Fd(socket);
 }
 
+// A peer may have sent any descriptor.
+Fd checked_end(Fd descriptor) {
+  try {
+    if (system::is_unix_socket(descriptor.get())) return descriptor;
+  } catch (const SystemError&) {  // it is no socket
+  }
+  throw ProtocolError("the peer sent a descriptor that is no end of a channel");
+}
+
 }  // namespace
 
 Channel::Channel(int socket, ChannelOptions options)
     : state_(std::make_unique<State>(checked(socket), std::move(options))) {}
+Channel::Channel(const Value& received, ChannelOptions options)
+    : state_([&] {
+        PassedDescriptor* const end =
+            received.kind() == Value::Kind::array ? PassedDescriptor::in(received.array().buffer()) : nullptr;
+        if (end == nullptr)
+          throw UsageError("a channel was expected in the message, and found was " + received.text() +
+                           "; send one end of Channel::pair()");
+        if (!end->descriptor.valid())
+          throw UsageError("this end of a channel was taken from its message before; keep the Channel that took it");
+        if (options.peer == ChannelOptions{}.peer) options.peer = "the other end of a passed channel";
+        return std::make_unique<State>(checked_end(std::move(end->descriptor)), std::move(options));
+      }()) {}
 Channel::Channel(Channel&&) noexcept = default;
 Channel& Channel::operator=(Channel&&) noexcept = default;
 Channel::~Channel() = default;
@@ -27,6 +48,21 @@ Channel::~Channel() = default;
 std::pair<Channel, Channel> Channel::pair(const ChannelOptions& options) {
   auto [here, there] = system::socket_pair();
   return {Channel(here.release(), options), Channel(there.release(), options)};
+}
+
+std::shared_ptr<PassedDescriptor> Channel::release_end() {
+  return std::make_shared<PassedDescriptor>(state_->take_socket());
+}
+void Channel::restore_end(PassedDescriptor& end) {
+  if (end.descriptor.valid()) state_->restore_socket(std::move(end.descriptor));
+}
+Channel::operator Value() && { return PassedDescriptor::as_array(release_end()); }
+
+Array Channel::make_array(DType dtype, Shape shape) const {
+  if (state_->may_share()) return miniray::make_array(dtype, std::move(shape));
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(Array::element_count(shape), item_bytes(dtype), &bytes)) throw std::bad_alloc();
+  return {dtype, std::move(shape), Buffer::allocate(bytes)};
 }
 
 void Channel::send(const Message& message) { state_->send(message, State::Patience::wait); }

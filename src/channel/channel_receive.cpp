@@ -24,6 +24,7 @@ void Channel::State::close_broken() {
   if (wait.set != nullptr) wait.set.load()->drop(*this);
   socket.reset();
   reader_ = FrameReader(options.message_bytes_max);
+  arrived_descriptors_.clear();
   ring_in_.reset();
   ended_ = true;
 }
@@ -123,23 +124,23 @@ bool Channel::State::spin() {
 
 void Channel::State::absorb(Frame frame) {
   if (frame.head.kind == Message::Kind::share) {
-    if (arrived_descriptors_.empty()) throw ProtocolError("the peer announced shared memory without a descriptor");
-    slots_in_.share(slot_number(frame), std::move(arrived_descriptors_.front()));
-    arrived_descriptors_.erase(arrived_descriptors_.begin());
+    slots_in_.share(slot_number(frame), take_descriptor("shared memory"));
     return;
   }
   if (frame.head.kind == Message::Kind::unshare) return slots_in_.unshare(slot_number(frame));
   if (frame.head.kind == Message::Kind::bell) return;
   if (frame.head.kind == Message::Kind::ring) {
-    if (arrived_descriptors_.empty() || ring_in_)
-      throw ProtocolError("the peer announced a ring without a descriptor, or a second ring");
-    ring_in_.emplace(std::move(arrived_descriptors_.front()));
-    arrived_descriptors_.erase(arrived_descriptors_.begin());
+    if (ring_in_) throw ProtocolError("the peer announced a second ring");
+    ring_in_.emplace(take_descriptor("a ring"));
     return;
   }
 
   MINIRAY_CHECK(frame.buffers.size() == frame.entries.size(), frame.buffers.size(), frame.entries.size());
-  if (discards_) return;
+  if (discards_) {
+    for (const BufferEntry& entry : frame.entries)
+      if (entry.place.has_descriptor()) (void)take_descriptor("a buffer");
+    return;
+  }
   Message message;
   message.kind = frame.head.kind;
   message.head = frame.call;
@@ -163,11 +164,27 @@ void Channel::State::absorb(Frame frame) {
   }
 }
 
+Fd Channel::State::take_descriptor(const char* what) {
+  if (arrived_descriptors_.empty())
+    throw ProtocolError("the peer announced " + std::string(what) + " without a descriptor");
+  Fd descriptor = std::move(arrived_descriptors_.front());
+  arrived_descriptors_.erase(arrived_descriptors_.begin());
+  return descriptor;
+}
+
 // Returns a buffer that is not in the frame itself.
 Buffer Channel::State::buffer_at(const BufferEntry& entry) {
   const std::uint64_t number = entry.place.number();
   if (entry.place.route() == BufferPlace::Route::kept) return kept_.take(number, entry.bytes);
   if (entry.place.route() == BufferPlace::Route::slot) return slots_in_.take(number, entry.bytes);
+  if (entry.place.route() == BufferPlace::Route::memory)
+    return InPlaceMemory::receive(take_descriptor("an array"), number, entry.bytes);
+  if (entry.place.route() == BufferPlace::Route::descriptor) {
+    if (entry.bytes != 0) throw ProtocolError("the peer sent a descriptor with bytes");
+    auto passed = std::make_shared<PassedDescriptor>(take_descriptor("a channel"));
+    Passed* const base = passed.get();
+    return {std::move(passed), nullptr, 0, base};
+  }
   if (!options.supply)
     throw ProtocolError("the peer named a buffer of a worker server, but no worker server started this process");
   return options.supply(number, entry.bytes);

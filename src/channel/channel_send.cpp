@@ -1,5 +1,7 @@
 // The sending half of a channel: frames are gathered from the caller's memory. The channel keeps the rest of a frame
 // that a call could not finish, so that the next frame begins where the peer expects it.
+#include <algorithm>
+
 #include "base/check.hpp"
 #include "channel/channel_state.hpp"
 #include "channel/trace.hpp"
@@ -137,7 +139,6 @@ bool Channel::State::flush(Patience patience) {
 bool Channel::State::flush_outbox(Patience patience) {
   if (outbox_.empty()) return true;
   MINIRAY_CHECK(outbox_written_ < outbox_.size(), outbox_written_, outbox_.size());
-  MINIRAY_CHECK(outbox_descriptors_.empty() || outbox_written_ == 0, outbox_descriptors_.size(), outbox_written_);
   Outgoing rest;
   rest.append(outbox_.data() + outbox_written_, outbox_.size() - outbox_written_);
   for (const Fd& descriptor : outbox_descriptors_) rest.descriptors.push_back(descriptor.get());
@@ -158,22 +159,64 @@ bool Channel::State::flush_outbox(Patience patience) {
   return flushed;
 }
 
-// Puts the message's buffers where they travel: into shared memory, or into the stream.
+// A channel, or another descriptor, inside the message must be there, only once, and be able to reach the peer.
+void Channel::State::check_passed(const Message& message) const {
+  std::vector<const PassedDescriptor*> found;
+  for (const Buffer& buffer : message.buffers) {
+    const PassedDescriptor* const passed = PassedDescriptor::in(buffer);
+    if (passed == nullptr) continue;
+    if (!is_local_)
+      throw UsageError("cannot send a channel to " + options.peer +
+                       ": it is reached through TCP, and a channel can be passed only to a process of this machine. "
+                       "Send messages between the two through this process, or run both workers here");
+    if (!passed->descriptor.valid() || std::ranges::find(found, passed) != found.end())
+      throw UsageError("cannot send a channel to " + options.peer +
+                       ": this end was sent before. Each end of Channel::pair() is sent once; make another pair");
+    found.push_back(passed);
+  }
+  if (found.size() > limits::descriptors_per_message_max)
+    throw MessageTooLarge("cannot send " + std::to_string(found.size()) + " channels in one message; the limit is " +
+                          std::to_string(limits::descriptors_per_message_max) + ". Send them in several messages");
+}
+
+BufferPlace Channel::State::place_buffer(const Buffer& buffer, Placement& placement,
+                                         std::vector<std::uint32_t>& unshared) {
+  if (PassedDescriptor* const given = PassedDescriptor::in(buffer)) {
+    placement.passed.push_back({{}, nullptr, given});
+    return BufferPlace::descriptor();
+  }
+  // While the outbox is not empty, the caller does not wait, and the descriptors of new slots would pile up.
+  if (!may_share_ || !outbox_.empty() || buffer.size < limits::shared_buffer_bytes_min ||
+      placement.descriptors() >= limits::descriptors_per_message_max)
+    return {};
+  if (buffer.passed != nullptr) {
+    auto* const memory = static_cast<InPlaceMemory*>(buffer.passed);
+    if (std::optional<InPlaceMemory::Lent> lent = memory->lend(buffer.bytes())) {
+      placement.passed.push_back({std::move(lent->memory), memory, nullptr});
+      return BufferPlace::memory(lent->offset);
+    }
+  }
+  const std::uint32_t slot = slots_out_.place(buffer.bytes(), placement.shared, unshared);
+  return slot != 0 ? BufferPlace::slot(slot) : BufferPlace();
+}
+
+// Puts the message's buffers where they travel: into shared memory, or into the stream. Descriptors that must be passed
+// come first, because there is room for only a few.
 Channel::State::Placement Channel::State::place_buffers(const Message& message) {
   Placement placement;
   std::vector<std::uint32_t> unshared;
   placement.entries.reserve(message.buffers.size());
+  std::size_t given_left = 0;
+  for (const Buffer& buffer : message.buffers) given_left += PassedDescriptor::in(buffer) != nullptr ? 1 : 0;
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     const Buffer& buffer = message.buffers[i];
     BufferEntry& entry = placement.entries.emplace_back(BufferEntry{buffer.size, {}});
-    if (i < message.places.size() && !message.places[i].in_stream()) {
+    const bool is_given = PassedDescriptor::in(buffer) != nullptr;
+    if (i < message.places.size() && !message.places[i].in_stream())
       entry.place = message.places[i];
-      continue;
-    }
-    // While the outbox is not empty, the caller does not wait, and the descriptors of new slots would pile up.
-    if (may_share_ && outbox_.empty() && buffer.size >= limits::shared_buffer_bytes_min)
-      if (const std::uint32_t slot = slots_out_.place(buffer.bytes(), placement.shared, unshared); slot != 0)
-        entry.place = BufferPlace::slot(slot);
+    else if (is_given || placement.descriptors() + given_left < limits::descriptors_per_message_max)
+      entry.place = place_buffer(buffer, placement, unshared);
+    if (is_given) --given_left;
   }
   for (const std::uint32_t number : unshared) append_slot_frame(placement.announcement, Message::Kind::unshare, number);
   for (const SlotWriter::Shared& slot : placement.shared)
@@ -188,8 +231,16 @@ void Channel::State::undo_placement(Placement& placement) {
   for (const BufferEntry& entry : placement.entries)
     if (may_share_ && entry.place.route() == BufferPlace::Route::slot)
       slots_out_.take_back(static_cast<std::uint32_t>(entry.place.number()));
+  for (PassedWithFrame& passed : placement.passed)
+    if (passed.memory != nullptr) passed.memory->take_back();
   outbox_ += placement.announcement;
   for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
+}
+
+// The frame's first byte was not written, so its descriptors wait with it.
+void Channel::State::keep_descriptors(Placement& placement) {
+  for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
+  for (PassedWithFrame& passed : placement.passed) outbox_descriptors_.push_back(passed.take());
 }
 
 // Creates the ring for this direction, if the system has room for one, and announces it. The peer maps it when it reads
@@ -224,7 +275,7 @@ bool Channel::State::socket_is_there() {
 }
 
 bool Channel::State::send_through_ring(const Placement& placement, const Outgoing& outgoing) {
-  if (!ring_out_ || !placement.announcement.empty() || !socket_is_there()) return false;
+  if (!ring_out_ || !placement.announcement.empty() || !placement.passed.empty() || !socket_is_there()) return false;
   const RingWriter::Outcome outcome = ring_out_->put(written_bytes_, outgoing.pieces);
   if (outcome == RingWriter::Outcome::put_and_reader_sleeps) ring_bell();
   return outcome != RingWriter::Outcome::not_put;
@@ -250,8 +301,11 @@ bool Channel::State::send(const Message& message, Patience patience) {
   if (!socket.valid()) fail_ended("send");
   reader_.set_hold_above(UINT64_MAX);  // a send may have to read, even if the last receive had a max_size
   absorb_frames();
+  check_passed(message);
   const timespec begun = tracing() ? trace_time() : timespec{};
-  flush_outbox(patience);
+  // The kernel takes few descriptors at once. If the outbox has as many, this send waits for it.
+  const bool crowded = 2 * outbox_descriptors_.size() > limits::descriptors_per_message_max;
+  flush_outbox(crowded ? Patience::wait : patience);
 
   const bool small = may_share_ && outbox_.empty() && message.size() <= limits::ring_frame_bytes_max;
   if (small && small_frames_++ == limits::ring_after_frames) share_ring(patience);
@@ -269,6 +323,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   if (one_piece) prefix_ += message.body;
   Outgoing outgoing;
   for (const SlotWriter::Shared& slot : placement.shared) outgoing.descriptors.push_back(slot.memory.get());
+  for (const PassedWithFrame& passed : placement.passed) outgoing.descriptors.push_back(passed.number());
   outgoing.append(prefix_.data(), prefix_.size());
   if (!one_piece) outgoing.append(message.body.data(), message.body.size());
   for (std::size_t i = 0; i < placement.entries.size(); ++i) {
@@ -279,15 +334,18 @@ bool Channel::State::send(const Message& message, Patience patience) {
   try {
     finished = outbox_.empty() && (send_through_ring(placement, outgoing) || write(outgoing, patience));
   } catch (...) {
-    if (!outgoing.begun) undo_placement(placement);
+    if (!outgoing.begun)
+      undo_placement(placement);
+    else
+      for (PassedWithFrame& passed : placement.passed) (void)passed.take();
     if (ring_out_) ring_out_->wake_failed();
     throw;
   }
   if (!finished) {  // only if the caller does not wait
     keep_rest(outgoing);
-    if (!outgoing.begun)
-      for (SlotWriter::Shared& slot : placement.shared) outbox_descriptors_.push_back(std::move(slot.memory));
+    if (!outgoing.begun) keep_descriptors(placement);
   }
+  for (PassedWithFrame& passed : placement.passed) (void)passed.take();  // the peer has it now
   MINIRAY_CHECK(finished || has_unsent(), outgoing.piece, outgoing.pieces.size());
   sent.add(message);
   if (tracing()) trace(Direction::sent, options.peer, message, begun);

@@ -84,6 +84,29 @@ void Channel::State::close() {
   slots_in_ = {};  // received buffers keep their slots mapped
   ring_out_.reset();
   ring_in_.reset();
+  arrived_descriptors_.clear();
+}
+
+// Both sides count what they have sent and received. A new owner begins at zero, so the channel must be unused.
+Fd Channel::State::take_socket() {
+  const InUse use(*this);
+  if (!socket.valid())
+    throw UsageError("cannot send the channel to " + options.peer + ": it was " +
+                     (sent_away_ ? "sent before" : "closed here") + ". Make another pair");
+  if (!is_local_)
+    throw UsageError("cannot send the channel to " + options.peer + ": it is a TCP connection; send Channel::pair()");
+  if (written_bytes_ != 0 || absorbed_bytes_ != 0 || reader_.pending_bytes() != 0 || inbox_.arrived() != 0 || ended_)
+    throw UsageError("cannot send the channel to " + options.peer +
+                     ": it was used here. Send an end of Channel::pair() before you send or receive through it");
+  if (WaitSet* const set = wait.set) set->drop(*this);
+  ended_ = sent_away_ = true;
+  return std::move(socket);
+}
+
+void Channel::State::restore_socket(Fd taken) {
+  MINIRAY_CHECK(sent_away_ && !socket.valid());
+  socket = std::move(taken);
+  ended_ = sent_away_ = false;
 }
 
 void Channel::State::check_invariants() const {
@@ -101,11 +124,12 @@ void Channel::State::check_invariants() const {
   MINIRAY_CHECK(!peer_gone_ || ended_, options.peer);
   MINIRAY_CHECK(end_error_ == 0 || ended_, options.peer, end_error_);
 
-  // Descriptors of the outbox go with its first byte. Once that is written, none is left.
+  // Descriptors of the outbox go with the next byte of it, which is written before their own frames.
   MINIRAY_CHECK(outbox_.empty() ? outbox_written_ == 0 : outbox_written_ < outbox_.size(), outbox_written_,
                 outbox_.size());
-  MINIRAY_CHECK(outbox_descriptors_.empty() || (!outbox_.empty() && outbox_written_ == 0), outbox_descriptors_.size(),
-                outbox_written_, outbox_.size());
+  MINIRAY_CHECK(outbox_descriptors_.size() <= limits::descriptors_per_message_max &&
+                    (outbox_descriptors_.empty() || !outbox_.empty()),
+                outbox_descriptors_.size(), outbox_.size());
   for (const Fd& descriptor : outbox_descriptors_) MINIRAY_CHECK(descriptor.valid());
 
   // Only a Unix-domain socket passes descriptors, which shared memory needs.
@@ -119,6 +143,8 @@ void Channel::State::interrupted() {
 }
 
 void Channel::State::fail_ended(const char* operation) const {
+  if (sent_away_)
+    throw EndOfStream("cannot " + std::string(operation) + ": this end of the channel was sent to another process");
   if (!socket.valid())
     throw EndOfStream("cannot " + std::string(operation) + ": the channel to " + options.peer + " was closed here");
   if (reader_.pending_bytes() > 0) throw EndOfStream(options.peer + " was cut off in the middle of a message");

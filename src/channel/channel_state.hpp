@@ -19,6 +19,7 @@
 #include "channel/spin.hpp"
 #include "miniray/channel.hpp"
 #include "wire/frame.hpp"
+#include "wire/in_place_memory.hpp"
 
 namespace miniray {
 
@@ -45,6 +46,10 @@ class Channel::State {
   void end();
   void close();
   void check_invariants() const;
+  // Takes the socket out of a channel that was not used, to send it to another process; and puts it back.
+  Fd take_socket();
+  void restore_socket(Fd taken);
+  [[nodiscard]] bool may_share() const { return may_share_; }
   [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
   [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
@@ -93,14 +98,28 @@ class Channel::State {
     void wrote(std::size_t bytes);
   };
 
+  // A descriptor that goes with a frame: a copy of the one of memory made in place, or one that is passed for good.
+  struct PassedWithFrame {
+    Fd copy;
+    InPlaceMemory* memory = nullptr;
+    PassedDescriptor* given = nullptr;
+    [[nodiscard]] int number() const { return given != nullptr ? given->descriptor.get() : copy.get(); }
+    [[nodiscard]] Fd take() { return std::move(given != nullptr ? given->descriptor : copy); }
+  };
   struct Placement {
     std::vector<BufferEntry> entries;
     std::vector<SlotWriter::Shared> shared;  // slots that are new to the peer
+    std::vector<PassedWithFrame> passed;     // in the order of the entries
     std::string announcement;                // frames that tell the peer about new slots and about dropped ones
+    [[nodiscard]] std::size_t descriptors() const { return shared.size() + passed.size(); }
   };
 
+  void check_passed(const Message& message) const;
+  [[nodiscard]] BufferPlace place_buffer(const Buffer& buffer, Placement& placement,
+                                         std::vector<std::uint32_t>& unshared);
   Placement place_buffers(const Message& message);
   void undo_placement(Placement& placement);
+  void keep_descriptors(Placement& placement);
   bool write_some(Outgoing& outgoing);  // returns false if the kernel takes no more
   bool write(Outgoing& outgoing, Patience patience);
   void keep_rest(const Outgoing& outgoing);
@@ -120,6 +139,7 @@ class Channel::State {
   bool spin();         // returns whether something came
   void absorb(Frame frame);
   [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
+  [[nodiscard]] Fd take_descriptor(const char* what);
   void wait_for_more(const Deadline& deadline);
   void notice_gone_peer();
   void require_front_fits(const ReceiveOptions& asked) const;
@@ -149,6 +169,7 @@ class Channel::State {
   bool ended_ = false;      // nothing more will come from the socket
   bool peer_gone_ = false;  // peer_is_gone() has said so, and not the socket
   int end_error_ = 0;       // the errno with which the stream ended; 0 if in good order
+  bool sent_away_ = false;  // this end was put into a message
   bool discards_ = false;   // received messages are dropped
   std::string prefix_;      // of the frame that is being sent; a member, so that its memory is used again
   std::string outbox_;      // a copy of the rest of a frame that a call could not finish

@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "miniray/error.hpp"
+#include "wire/in_place_memory.hpp"
 
 namespace miniray {
 namespace {
@@ -84,6 +85,20 @@ Array::Array(DType dtype, Shape shape, Buffer buffer, Form form)
 void Array::require_dtype(DType wanted) const {
   if (dtype_ != wanted)
     throw ValueError(std::string("the array holds ") + name_of(dtype_) + ", not " + name_of(wanted));
+}
+
+void Array::require_not_sent() const {
+  if (buffer_.passed->kind() == Passed::Kind::memory && static_cast<InPlaceMemory*>(buffer_.passed)->frozen())
+    throw UsageError(
+        "cannot write to an array of make_array() that was sent: the receiver uses the same memory. Read it through "
+        "elements<const T>(), or make another array for the next message");
+}
+
+Array make_array(DType dtype, Shape shape) {
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(Array::element_count(shape), item_bytes(dtype), &bytes))
+    throw UsageError("the array's shape has more bytes than 64 bits can count; give a smaller shape");
+  return {dtype, std::move(shape), InPlaceMemory::allocate(bytes)};
 }
 
 bool operator==(const Array& a, const Array& b) {

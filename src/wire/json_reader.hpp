@@ -162,6 +162,8 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
       form_ = Array::Form::tensor;
     else if (words_ == 0 && word == "list")
       form_ = Array::Form::list;
+    else if (words_ == 0 && word == "descriptor")
+      form_ = Array::Form::descriptor;
     else if (words_ != 1 || !parse_dtype(word, dtype_))
       throw ProtocolError("a message has an array of an unknown form or dtype: " + word);
     return ++words_, true;

@@ -45,7 +45,7 @@ class JsonWriter {
     message_.buffers.push_back(std::move(buffer));
   }
   void array(Array::Form form, DType dtype, const Shape& shape, Buffer buffer) {
-    static constexpr const char* forms[] = {"array", "tensor", "list"};
+    static constexpr const char* forms[] = {"array", "tensor", "list", "descriptor"};
     std::string escape = R"({"$array":[")" + std::string(forms[static_cast<int>(form)]) + R"(",")" + name_of(dtype);
     escape += '"';
     for (const std::uint64_t extent : shape) escape += ',' + std::to_string(extent);

@@ -42,7 +42,7 @@ class MsgpackVisitor : public msgpack::null_visitor {
     if (type == Extension::bytes && size == 0) return sink_.bytes_beside(), true;
     if (in_key_) throw ProtocolError("a key in a message is an array");
     if (type != Extension::array || size < 2 || (size - 2) % 8 != 0 || (size - 2) / 8 > limits::dimensions_max ||
-        static_cast<std::uint8_t>(data[1]) > static_cast<std::uint8_t>(Array::Form::list) ||
+        static_cast<std::uint8_t>(data[1]) > static_cast<std::uint8_t>(Array::Form::descriptor) ||
         static_cast<std::uint8_t>(data[2]) >= dtype_count)
       throw ProtocolError("a message has a malformed or unknown extension (type " +
                           std::to_string(static_cast<int>(type)) + ", " + std::to_string(size) + " bytes)");

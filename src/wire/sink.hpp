@@ -21,6 +21,7 @@
 #include "miniray/array.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
+#include "wire/passed.hpp"
 
 namespace miniray {
 
@@ -71,8 +72,11 @@ class BufferQueue {
     for (const std::uint64_t extent : shape)
       if (extent > static_cast<std::uint64_t>(INT64_MAX))
         throw ProtocolError("an array in a message has an impossible shape");
+    Buffer buffer = take();
+    if ((form == Array::Form::descriptor) != (PassedDescriptor::in(buffer) != nullptr))
+      throw ProtocolError("a message refers to a descriptor that did not come with it, or the other way round");
     try {
-      return {dtype, std::move(shape), take(), form};
+      return {dtype, std::move(shape), std::move(buffer), form};
     } catch (const UsageError& error) {
       throw ProtocolError(std::string("an array in a message does not fit its buffer: ") + error.what());
     }

@@ -58,6 +58,7 @@ void TextWriter::string(std::string_view value) {
 void TextWriter::bytes_summary(std::size_t size) { atom("\"<" + std::to_string(size) + " bytes>\""); }
 
 void TextWriter::array(Array::Form form, DType dtype, const Shape& shape) {
+  if (form == Array::Form::descriptor) return atom("\"<channel>\"");
   std::string summary = "\"<";
   summary += form == Array::Form::list ? "list of " : form == Array::Form::tensor ? "tensor " : "array ";
   summary += name_of(dtype);

@@ -1,0 +1,76 @@
+// Memory for arrays that are sent without a copy between processes of one machine. docs/shared_memory.md describes the
+// layout and the rules.
+//
+// The maker maps the memory as shared, fills it, and passes its descriptor with a message. Receivers map it privately:
+// what they write stays in their process. The first send freezes the memory, so that all who have it see the same bytes
+// for as long as one of them uses it. Then the maker uses it again for another array.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/fd.hpp"
+#include "base/system.hpp"
+#include "wire/passed.hpp"
+
+namespace miniray {
+
+/// The start of the memory; the data begins a page later.
+struct InPlaceHead {
+  std::atomic<std::uint32_t> users;  ///< how many receivers use the memory, or will when a message reaches them
+};
+inline constexpr std::size_t in_place_head_bytes = 4096;
+static_assert(sizeof(InPlaceHead) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Any thread may call these functions.
+class InPlaceMemory : public Passed {
+ public:
+  /// Returns a buffer of uninitialised memory that can be sent without a copy. It is ordinary memory if it is small, or
+  /// if the system has no shared memory left.
+  [[nodiscard]] static Buffer allocate(std::size_t bytes);
+  /// Returns a received buffer. Input is untrusted: it throws ProtocolError if the descriptor is not such memory.
+  [[nodiscard]] static Buffer receive(Fd memory, std::uint64_t offset, std::uint64_t bytes);
+  /// Returns the memory that these bytes lie in; nullptr if they lie elsewhere. It is valid as long as the bytes are.
+  [[nodiscard]] static InPlaceMemory* find(std::span<const std::byte> bytes);
+
+  /// Returns the memory that no array of this process uses to the system, instead of keeping it for the next arrays.
+  static void drop_unused();
+
+  struct Lent {
+    Fd memory;
+    std::uint64_t offset;  ///< of the bytes, behind the head
+  };
+  /// Counts a receiver and returns what it needs. Returns nothing if the bytes have to be copied: they are few, or a
+  /// receiver has written to them, or this process was forked since.
+  [[nodiscard]] std::optional<Lent> lend(std::span<const std::byte> bytes);
+  /// Undoes lend(), if the message was not sent after all.
+  void take_back() {
+    if (head().users.fetch_sub(1, std::memory_order_release) == 1) frozen_ = false;
+  }
+  /// Returns whether this process made the memory, and has sent it: it must not write to it any more.
+  [[nodiscard]] bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool made_here() const { return made_here_; }
+
+  ~InPlaceMemory() = default;
+
+ private:
+  friend struct InPlaceRegistry;
+  InPlaceMemory(Fd memory, std::size_t file_bytes, bool made_here);
+  [[nodiscard]] InPlaceHead& head() const {
+    return *reinterpret_cast<InPlaceHead*>((head_ ? *head_ : data_).bytes().data());
+  }
+  [[nodiscard]] std::span<std::byte> data() const { return data_.bytes().subspan(in_place_head_bytes); }
+  [[nodiscard]] Buffer buffer(std::shared_ptr<void> owner, std::uint64_t offset, std::uint64_t bytes);
+
+  Fd memory_;
+  bool made_here_;
+  bool inherited_ = false;  // by a fork: the bytes are a private copy, and the descriptor is closed
+  std::atomic<bool> frozen_ = false;
+  system::Mapping data_;                 // of the head and the data; a receiver's is private
+  std::optional<system::Mapping> head_;  // a receiver's, which is shared
+};
+
+}  // namespace miniray
