@@ -37,7 +37,7 @@ inline constexpr const char* server_argument = "--miniray-worker-server";
 [[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output);
 /// Returns the same for a server that ended after its first line, without saying that it failed.
 [[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);
-/// Stands for an exit code if the command could not be started.
+/// The exit code that stands for a command that could not be started.
 inline constexpr int command_not_started = INT_MIN;
 
 }  // namespace miniray
