@@ -1,6 +1,6 @@
-// Checks of conditions that must hold for any argument, any message and any result of the system: a failed check is a
-// bug in MiniRay. Checks are on in release builds too. A failed check writes the condition, its place in the source and
-// the values to standard error, asks for a bug report, and aborts.
+// MINIRAY_CHECK checks a condition that must hold whatever the caller passes, a peer sends or the system answers. If it
+// does not hold, MiniRay has a bug. Checks are on in release builds too. A failed check writes the condition, its place
+// in the source and the values to standard error, asks for a bug report, and aborts.
 #pragma once
 
 #include <concepts>
@@ -27,7 +27,7 @@ class CheckValue {
   CheckValue(Enumerator value)  // NOLINT(google-explicit-constructor)
       : CheckValue(static_cast<std::underlying_type_t<Enumerator>>(value)) {}
   CheckValue(double value) : kind(Kind::real), real(value) {}  // NOLINT(google-explicit-constructor)
-  // The text is not copied. It has to live until check_failed() returns, which it never does.
+  // The text is not copied, so it has to outlive this object.
   CheckValue(const char* value) : kind(Kind::text), text(value) {}     // NOLINT(google-explicit-constructor)
   CheckValue(const std::string& value) : CheckValue(value.c_str()) {}  // NOLINT(google-explicit-constructor)
 

@@ -1,4 +1,4 @@
-// Deadlines on the monotonic clock, which does not move when the time of day is set.
+// Deadlines on the monotonic clock, which does not change when somebody sets the time of day.
 #pragma once
 
 #include <time.h>
@@ -18,7 +18,7 @@ inline std::int64_t now_ns() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-/// A moment until which a caller waits. A deadline can also be never().
+/// A point in time until which a caller waits. A deadline that is never() does not pass.
 class Deadline {
  public:
   static Deadline never() { return {}; }

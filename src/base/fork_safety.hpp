@@ -9,8 +9,8 @@ namespace miniray {
 /// Returns whether this process has a live CUDA context. A forked child could use neither this context nor a new one.
 [[nodiscard]] bool cuda_context_is_live();
 
-/// Keeps a forked child from waiting for ever for the threads of GNU OpenMP, which a fork does not copy. Create it
-/// before the fork and call run_in_child() in the child: its parallel regions then run on one thread.
+/// Keeps a forked child from waiting forever for the threads of GNU OpenMP, which a fork does not copy. Create it
+/// before the fork and call run_in_child() in the child; the parallel regions of the child then run on one thread.
 class OpenMpAfterFork {
  public:
   OpenMpAfterFork();

@@ -6,7 +6,8 @@
 namespace miniray {
 
 /// Returns `usual_ms`, or MINIRAY_TEST_GRACE_MS if that is set. A test which checks that nothing waits for a grace sets
-/// one that is longer than the test's own time-out, so that its outcome does not depend on the clock.
+/// the variable to more than the test's own time-out. If something does wait, the test then fails whatever the speed of
+/// the machine.
 inline int grace_ms(int usual_ms) {
   const char* setting = std::getenv("MINIRAY_TEST_GRACE_MS");
   return setting != nullptr ? std::atoi(setting) : usual_ms;

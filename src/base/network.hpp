@@ -1,4 +1,4 @@
-// Stream sockets between machines: finding hosts, listening, connecting without waiting, and noticing that a host is
+// Stream sockets between machines. The functions find hosts, listen, connect without waiting, and notice that a host is
 // gone. Errors name the address and the cure.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace miniray::network {
 
-/// Where a stream socket listens or connects to: a TCP address or the path of a Unix-domain socket. A path that begins
-/// with '@' is a name outside the file system, which vanishes with the socket.
+/// The address that a stream socket listens on or connects to: a TCP address or the path of a Unix-domain socket. A
+/// path that begins with '@' is a name outside the file system, which vanishes with the socket.
 struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;

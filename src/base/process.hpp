@@ -15,7 +15,8 @@
 
 namespace miniray {
 
-/// Called around a fork, for the runtime of a language. Each may be empty, and none may throw.
+/// Functions that fork_process() calls around the fork, for the runtime of a language such as Python. Each may be
+/// empty, and none may throw.
 struct ForkHooks {
   std::function<void()> before, after_in_parent, after_in_child;
 };
@@ -24,8 +25,8 @@ struct ForkHooks {
 /// Throws SystemError.
 pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main);
 
-/// Starts a program that keeps the descriptors in `keep`. Its environment is this process's, with the entries of
-/// `environment` ("NAME=value") in place of those of the same name. Throws SystemError.
+/// Starts a program in a process group of its own. The program keeps the descriptors in `keep`. Its environment is this
+/// process's, with the entries of `environment` ("NAME=value") in place of those of the same name. Throws SystemError.
 pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                     std::span<const int> keep);
 
@@ -33,12 +34,14 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
 /// keeps no other Fd. Throws SystemError.
 pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors);
 
-/// Closes every descriptor but the standard ones and these. A child that lives long and shares nothing calls it.
+/// Closes every descriptor of this process except the standard ones and those in `keep`. A long-lived child that shares
+/// nothing else with its parent calls it.
 void close_all_but(std::span<const int> keep);
 void set_close_on_exec(int descriptor);
 void name_this_process(const char* name);
 
-/// Called in the child: from now on, the end of the parent kills this process group. Throws SystemError.
+/// Makes the kernel kill this process group when the other end of the lifeline closes, which happens at the latest when
+/// the parent ends. Call it in the child. Throws SystemError.
 void hold_lifeline(int lifeline);
 
 struct ExitStatus {

@@ -6,8 +6,8 @@ namespace miniray {
 
 class StreamGuard {
  public:
-  /// A process may have one guard at a time. The peer has to send something at least every `silence_ms_max`. Throws
-  /// SystemError.
+  /// Begins to guard the stream. The peer has to send something at least every `silence_ms_max` milliseconds. A process
+  /// may have one guard at a time. Throws SystemError.
   StreamGuard(int descriptor, int silence_ms_max);
   ~StreamGuard();
   StreamGuard(const StreamGuard&) = delete;

@@ -61,7 +61,7 @@ class Channel::State {
   Fd socket;
   RecentMessages sent, received;
 
-  // Where the WaitSet that watches this channel has it. See wait_any.cpp.
+  // The place of this channel in the WaitSet that watches it. See wait_any.cpp.
   struct WaitLink {
     std::atomic<WaitSet*> set = nullptr;
     std::size_t position = 0;

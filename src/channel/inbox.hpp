@@ -1,4 +1,5 @@
-// The messages that a channel has received and its user has not: one queue for each lane, in the order of arrival.
+// Holds the messages that a channel has received and that its user has not taken yet. Each lane has a queue, in the
+// order of arrival.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Buffers that the peer has sent once, and names in later messages. Each message gets a private view of the buffer, so
-// that writes to it are not seen elsewhere. Input is untrusted.
+// Holds buffers that the peer has sent once, and that later messages name by a number. Each message gets a private view
+// of the buffer, so that no other message sees what is written to it. Input is untrusted.
 #pragma once
 
 #include <cstdint>

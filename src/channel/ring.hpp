@@ -2,9 +2,9 @@
 // memory, beside the socket. docs/shared_memory.md describes the layout.
 //
 // Frames keep their order across ring and socket: each record in the ring says how many bytes the writer had sent
-// through the socket before it, and the reader takes the record once it has read as many. A reader sleeps on the
-// socket, so the writer has to wake it with a frame through the socket (a bell). A reader that is awake sets `quiet`,
-// and needs no bell.
+// through the socket before it, and the reader takes the record once it has read as many. A reader sleeps until the
+// socket is readable, so the writer has to wake it with a frame through the socket (a bell). A reader that is awake
+// sets `quiet`, and needs no bell.
 #pragma once
 
 #include <atomic>

@@ -65,7 +65,8 @@ class SlotWriter {
   std::uint32_t last_number_ = 0;
 };
 
-/// The receiver's view of the same slots. Input is untrusted: each call throws ProtocolError if it makes no sense.
+/// The receiver's view of the same slots. Input is untrusted: each call throws ProtocolError if its arguments are not
+/// valid.
 class SlotReader {
  public:
   void share(std::uint32_t number, Fd memory);

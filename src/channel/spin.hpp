@@ -10,8 +10,8 @@
 
 namespace miniray {
 
-/// Returns `asked` if it is set, else MINIRAY_SPIN_US, else limits::spin_us; the latter is 0 on a machine with one
-/// core.
+/// Returns how long to spin: `asked` if it is set, else MINIRAY_SPIN_US, else limits::spin_us, or 0 if this process may
+/// use only one CPU.
 int spin_budget_us(const std::optional<int>& asked);
 
 class Spin {
@@ -36,7 +36,7 @@ class Spin {
   /// Called after the sleep that followed until(). A short sleep means that a little more spinning would have paid.
   void woke() {
     if (most_ns_ == 0) return;
-    constexpr int wake_up_worth = 4;  // a sleep this many budgets long would not have been worth spinning through
+    constexpr int wake_up_worth = 4;  // after a sleep of this many budgets, spinning would not have paid
     budget_ns_ = now_ns() - started_ns_ < wake_up_worth * most_ns_ ? most_ns_ : budget_ns_ / 2;
   }
 

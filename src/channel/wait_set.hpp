@@ -23,8 +23,9 @@ class WaitSet {
 
   /// Watches these channels and no others. It is cheap if they are (nearly) the same as last time.
   void watch(std::span<Channel* const> channels);
-  /// Waits until channels are ready. Returns their positions in the last watch(), in ascending order, or none after the
-  /// deadline. Throws UsageError if another thread takes or closes a channel meanwhile.
+  /// Waits until channels are ready. Returns their positions in the last watch(), in ascending order; no position if
+  /// the deadline has passed. Throws UsageError if another thread closes one of the channels meanwhile, or begins to
+  /// wait for it.
   std::vector<std::size_t> wait(const Deadline& deadline);
   /// Returns whether this process created the set, and did not inherit it by a fork.
   [[nodiscard]] bool is_ours() const;

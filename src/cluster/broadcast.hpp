@@ -27,8 +27,8 @@ class Broadcaster {
   void drop_link(std::size_t node) { links_.erase(node); }
   /// Returns the node of a registered worker; nullopt if it is not registered.
   [[nodiscard]] std::optional<std::size_t> node_of(Worker& worker) const;
-  /// Sends to all workers, also to those that are not registered. If some cannot be reached, the others still get the
-  /// message, and then it throws the first error. `server_of` returns the address of a node's server.
+  /// Sends the message to all workers, also to those that are not registered. If some cannot be reached, the others
+  /// still get the message, and send() then throws the first error. `server_of` returns the address of a node's server.
   void send(std::span<Worker* const> workers, const Message& message,
             const std::function<RemoteAddress(std::size_t node)>& server_of);
 

@@ -1,4 +1,4 @@
-// The inside of a Cluster, which Replacement uses too. Cluster locks `mutex` around every call.
+// The implementation of Cluster, which Replacement uses too. Cluster locks `mutex` around every call.
 #pragma once
 
 #include <list>

@@ -28,7 +28,7 @@ class Dial {
   [[nodiscard]] const std::string& outcome() const { return *outcome_; }
   [[nodiscard]] pollfd interest() const;
   [[nodiscard]] const Deadline& deadline() const { return until_; }
-  /// Goes on. `ready` says whether poll reported the descriptor.
+  /// Does the next step. `ready` says whether poll reported the descriptor.
   void advance(bool ready);
 
  private:

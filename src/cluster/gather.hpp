@@ -20,8 +20,8 @@ struct Gathered {
   [[nodiscard]] bool complete() const { return missing().empty(); }
 };
 
-/// Returns when all messages have come, one worker has failed, or the time is over. If on_interrupt throws, it puts all
-/// messages back and throws the exception.
+/// Receives one message from each worker. Returns when all messages have come, one worker has failed, or the time is
+/// over. If on_interrupt throws, gather_messages() puts all messages back and throws the exception.
 [[nodiscard]] Gathered gather_messages(std::span<Worker* const> workers, const ReceiveOptions& options);
 /// Undoes gather_messages(): each message is again the next one of its worker.
 void put_back(std::span<Worker* const> workers, Gathered& gathered);

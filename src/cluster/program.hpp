@@ -1,4 +1,5 @@
-// Makes a C++ program its own worker server on the nodes, and the attendant of its clusters. program.cpp has init().
+// Lets a C++ program run as the worker server of its own nodes, and as the attendant of its own clusters. program.cpp
+// has init().
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@ namespace miniray {
 
 class Replacement {
  public:
-  /// The cluster drops the dead worker. The cluster must outlive this object. Throws UsageError if the worker is not
-  /// one of the cluster's.
+  /// Makes the cluster drop the dead worker. The cluster must outlive this object. Throws UsageError if the worker is
+  /// not one of the cluster's.
   Replacement(Cluster& cluster, Worker& dead, std::size_t node);
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;

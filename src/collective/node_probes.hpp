@@ -68,7 +68,7 @@ class NodeProbes {
   std::map<std::size_t, Value> facts_;
 };
 
-/// Returns the attempt's address and outcome for people: "10.0.0.1:29500: no answer in 3 s: a firewall drops it, ...".
+/// Returns the attempt's address and outcome as text for people: "10.0.0.1:29500: no answer in 3 s: a firewall ...".
 [[nodiscard]] std::string describe(const NodeProbes::Attempt& attempt);
 
 }  // namespace miniray

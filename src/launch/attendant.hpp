@@ -19,9 +19,10 @@
 
 namespace miniray {
 
-/// A message between the cluster and its attendant about one node. From the cluster: take over the two descriptors that
-/// come with it, and the `value` bytes that follow, which were read from them already; or, if `value` is `drop`, drop
-/// the node. To the cluster: the node's command has ended with the exit code `value`.
+/// A message between the cluster and its attendant about one node. The cluster sends one to hand a node over: two
+/// descriptors come with it, and `value` bytes follow it, which the cluster has already read from the first descriptor.
+/// If `value` is `drop`, the attendant kills the node's command instead. The attendant sends one when a node's command
+/// has ended; `value` is then the exit code.
 struct AttendantNotice {
   static constexpr std::int32_t drop = -1;
   std::int32_t node, value;

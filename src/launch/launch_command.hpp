@@ -43,7 +43,7 @@ enum class Runs : std::uint8_t { python, own_program };
 [[nodiscard]] std::string explain_silence(const NodeConfig& node, Runs runs);
 /// Returns the same for a server that ended after its first line, without saying that it failed.
 [[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);
-/// Stands for an exit code if the command could not be started.
+/// The exit code that stands for a command that could not be started.
 inline constexpr int command_not_started = INT_MIN;
 
 }  // namespace miniray

@@ -32,9 +32,9 @@ class NodeLaunch {
   [[nodiscard]] bool wants_heartbeats() const { return stage_ == Stage::importing || stage_ == Stage::ready; }
   /// Handles what the node has sent, and sends what the node has asked for, as far as possible without waiting.
   void advance(Attendant::Streams& streams);
-  /// Call it when the node's command has ended: the launch has then failed, unless it was settled before.
+  /// Call it when the node's command has ended. The launch then fails, unless it is settled.
   void on_command_end(Attendant::Streams& streams, int exit_code);
-  /// The launch has failed for this reason, unless it was settled before.
+  /// Makes the launch fail for this reason, unless it is settled.
   void fail(std::string why);
   /// Returns why the launch has failed.
   [[nodiscard]] const std::string& why() const { return why_; }
@@ -75,8 +75,8 @@ class BringUp {
   BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> launches, std::vector<std::string> names,
           BringUpOptions options);
 
-  /// Advances every node as far as possible without waiting. Returns true when each is ready or has failed, or when one
-  /// has failed and the others had limits::failing_nodes_ms to fail too.
+  /// Advances every node as far as possible without waiting. Returns true when each node is ready or has failed. It
+  /// also returns true when limits::failing_nodes_ms have passed since the first failure.
   [[nodiscard]] bool advance();
   /// Waits until advance() may have something to do.
   void wait() const;

@@ -30,7 +30,8 @@ class NodeServers {
   /// Ends what is left of the node's server, and launches another. Throws ClusterError if that fails; the node then has
   /// no server.
   void relaunch(std::size_t node, double timeout_s);
-  /// Do the same without waiting: begin_relaunch() once, then advance_relaunch() until it returns true or throws.
+  /// These two do the same without waiting: call begin_relaunch() once, and then advance_relaunch() until it returns
+  /// true or throws.
   void begin_relaunch(std::size_t node, double timeout_s);
   [[nodiscard]] bool advance_relaunch(std::size_t node);
   /// Ends all servers, and waits until everything that the workers printed is shown. With `soon`, it waits for only

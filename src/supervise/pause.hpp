@@ -1,4 +1,4 @@
-// A pause that an interrupt can end.
+// Waits for some time. on_interrupt, if it is set, is called now and then, and may throw to end the wait.
 #pragma once
 
 #include <functional>

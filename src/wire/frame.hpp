@@ -31,7 +31,7 @@ struct FrameHead {
 static_assert(sizeof(FrameHead) == 16 && offsetof(FrameHead, kind) == 2 && offsetof(FrameHead, codec) == 3 &&
               offsetof(FrameHead, buffer_count) == 4 && offsetof(FrameHead, body_bytes) == 8);
 
-/// A CallHead as it is laid out in the stream, behind the FrameHead of a kind that has one.
+/// A CallHead as it is laid out in the stream. It follows the FrameHead in frames of the kinds that have one.
 struct FrameCallHead {
   std::int64_t number = 0, time_ns = 0;
   std::uint8_t verb = 0;
@@ -81,8 +81,8 @@ class FrameReader {
   /// Tells the reader that the next `bytes` bytes are in room().
   void commit(std::size_t bytes);
 
-  /// Sets a threshold: the reader stops in front of a frame that announces more bytes, and allocates nothing for it,
-  /// until a call raises the threshold.
+  /// Sets a threshold. If a frame announces more bytes than this, the reader stops before the frame and allocates
+  /// nothing for it, until another call raises the threshold.
   void set_hold_above(std::uint64_t bytes);
   [[nodiscard]] bool holds_back() const { return state_ == State::held; }
 

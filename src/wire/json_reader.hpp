@@ -1,5 +1,5 @@
-// Turns a JSON body into events, and JsonWriter's escapes into what they stand for. Input is untrusted: it ends in
-// events or in ProtocolError. The sizes of containers are not known in advance, so events give them as 0.
+// Turns a JSON body into events, and JsonWriter's escapes into the values that they stand for. Input is untrusted:
+// anything malformed throws ProtocolError. The sizes of containers are not known in advance, so events give them as 0.
 #pragma once
 
 #include <bit>
@@ -96,8 +96,8 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // What an open bracket or brace of the text is. An object is unknown until its first key shows whether it is an
-  // escape.
+  // What an open bracket or brace of the text stands for. An object is unknown until its first key shows whether it is
+  // an escape.
   enum class Level : std::uint8_t {
     list,
     object,

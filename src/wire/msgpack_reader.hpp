@@ -1,4 +1,4 @@
-// Turns a MessagePack body into events. Input is untrusted: it ends in events or in ProtocolError.
+// Turns a MessagePack body into events. Input is untrusted: anything malformed throws ProtocolError.
 #pragma once
 
 #include <cstring>

@@ -4,8 +4,9 @@
 //   sources: walk(Value), read_msgpack(body), read_json(body), the Python package's walk(object)
 //   sinks:   MsgpackWriter, JsonWriter, ValueBuilder, TextWriter, the Python package's ObjectBuilder
 //
-// A sink has these members. Containers nest, and a map's keys and values alternate. A source in memory gives each array
-// event its buffer, for sinks that write. A body gives none: sinks that build take the next buffer of the message.
+// A sink has these members. Containers nest, and a map's keys and values alternate. A source that walks an object
+// passes a buffer with each array event, which a writer appends to the message. A source that reads a body passes none:
+// a builder takes the next buffer of the message.
 //
 //   null()  boolean(bool)  integer(int64)  unsigned_integer(uint64)  real(double)  string(string_view)
 //   bytes(string_view)               bytes in the body

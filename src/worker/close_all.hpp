@@ -1,4 +1,4 @@
-// Closes workers together, whatever they are doing: it lets them finish, then interrupts them, then kills them.
+// Closes workers together, whatever they are doing: a Closer lets them finish, then interrupts them, then kills them.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ struct CloseOptions {
   double grace_s = grace_ms(limits::close_grace_ms) / 1000.0;  ///< how long Closing::finish waits
   /// Another thread may raise this value to make a running close more urgent. It may be null.
   const std::atomic<Closing>* urgency = nullptr;
-  /// How long to wait until the servers of killed workers on other machines confirm their end; by default what each
-  /// worker's process says.
+  /// How long to wait until the servers of killed workers on other machines confirm their end. By default, it is what
+  /// WorkerProcess::news_within_ms() returns for each worker.
   std::optional<int> news_within_ms = {};
-  /// If true, run() keeps workers whose end no server has confirmed, and the caller calls drop_rest() later.
+  /// If true, run() keeps the workers whose end no server has confirmed. The caller then has to call drop_rest().
   bool keep_unconfirmed = false;
 };
 

@@ -19,11 +19,11 @@ struct ConnectFailure {
 };
 
 /// Connects to all addresses. Returns the workers in the order of the addresses, with a null pointer for each address
-/// that failed, and appends these to `failures`.
+/// that failed. Appends the errors of those addresses to `failures`.
 [[nodiscard]] std::vector<std::unique_ptr<Worker::State>> connect_workers(std::span<const RemoteAddress> addresses,
                                                                           std::vector<ConnectFailure>& failures);
 
-/// A connection to one worker that is being made. advance() does not wait; the constructor may wait for a name
+/// A connection to one worker, while it is being made. advance() does not wait; the constructor may wait for a name
 /// server.
 class WorkerConnection {
  public:

@@ -27,10 +27,11 @@ class Connector {
   Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request);
 
   [[nodiscard]] bool done() const { return answer_.has_value() || failure_; }
-  /// Returns whether the request is sent. The server may then be importing the work function, which may take long.
+  /// Returns whether the request was sent. From then on, the server may be importing the work function, which may take
+  /// a long time.
   [[nodiscard]] bool request_sent() const { return step_ == Step::asking; }
-  /// Does the next steps that are possible without waiting. It does not throw: Refused, or another Error, becomes the
-  /// failure().
+  /// Does the next steps that are possible without waiting. It does not throw: if it fails, failure() returns a Refused
+  /// or another Error.
   void advance();
   /// Ends the attempt with a failure.
   void fail(std::exception_ptr failure) { failure_ = std::move(failure); }

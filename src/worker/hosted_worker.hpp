@@ -25,7 +25,8 @@ class HostedWorker {
     Fd control;  // invalid if there is none
   };
   /// Forks a process and then takes ownership of the connections. The worker itself answers the request, so that none
-  /// of its messages comes before the answer. If the fork fails, throws, and the caller still owns the connections.
+  /// of its messages comes before the answer. If the fork fails, the constructor throws, and the caller still owns the
+  /// connections.
   HostedWorker(std::uint64_t number, const Request& request, const WorkFunction& work, Connections& connections,
                const WorkerServerOptions& options, EventLoop& loop, SupplyStore& supplies,
                std::uint64_t descriptor_limit);
@@ -46,7 +47,7 @@ class HostedWorker {
   /// becomes the cause in the death certificate.
   void end(const std::string& why);
   void kill() { (void)process_->signal(9); }
-  /// Reads output again, after a callback has returned false.
+  /// Reads the worker's output again, after the callback for output has returned false.
   void resume_output();
 
  private:

@@ -1,4 +1,5 @@
-// A worker's process on this machine. This process forks or spawns it, reaps it, and takes it along when it ends.
+// A worker's process on this machine. The current process forks or spawns it and reaps it. When the current process
+// ends, the kernel kills the worker's.
 #pragma once
 
 #include <functional>
@@ -16,12 +17,12 @@ namespace miniray {
 
 class LocalProcess : public WorkerProcess {
  public:
-  /// Forks this process. The child keeps only `keep` of its descriptors, and exits with the result of child_main.
-  /// Throws UsageError if a fork cannot work here, and SystemError.
+  /// Forks this process. The child keeps only the descriptors in `keep`, and exits with the result of child_main.
+  /// Throws UsageError if this process has a live CUDA context, and SystemError if the fork fails.
   static std::unique_ptr<LocalProcess> fork(const ForkOptions& options, std::span<const int> keep,
                                             const std::function<int()>& child_main);
-  /// Starts a program that calls run_spawned. `setting` returns its variable MINIRAY_SPAWNED, given the descriptors of
-  /// the lifeline and the crash file. Throws SystemError.
+  /// Starts a program that calls run_spawned(). `setting` gets the descriptors of the lifeline and of the crash file,
+  /// and returns the variable MINIRAY_SPAWNED for the program's environment ("NAME=value"). Throws SystemError.
   static std::unique_ptr<LocalProcess> spawn(const std::vector<std::string>& command, std::span<const int> keep,
                                              const std::function<std::string(int, int)>& setting);
   /// Kills the process if it still runs.
@@ -42,7 +43,8 @@ class LocalProcess : public WorkerProcess {
   void drop_descriptors() override;
 
  private:
-  // Made before the process, which inherits the other end of the lifeline and the crash file.
+  // What ties the process to this one. It is made first, because the process inherits the other end of the lifeline and
+  // the crash file.
   struct Ties {
     Fd lifeline;                 // closing it kills the worker
     Fd crash_file;               // the worker writes its stack there if it crashes

@@ -1,5 +1,5 @@
 // A connection to a worker server before its request is complete. The peer proves that it has the key, then sends its
-// request. Nothing here waits, and nothing behind the request is read. Input is untrusted.
+// request. Nothing here waits, and nothing after the request is read. Input is untrusted.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ class PendingConnection {
   [[nodiscard]] const std::string& peer() const { return peer_; }
   [[nodiscard]] int fileno() const { return socket_.get(); }
   [[nodiscard]] const Fd& socket() const { return socket_; }
-  /// Gives the peer the full time again, after the server was too busy to read.
+  /// Starts the peer's time again. The server calls it if it was itself too busy to read what the peer sent.
   void restart_deadline() { deadline_ = Deadline::in_ms(limits::hello_timeout_ms); }
   [[nodiscard]] bool late() const { return deadline_.passed(); }
   /// Returns what the peer has not sent in time, as words.

@@ -1,5 +1,6 @@
-// A worker's process on another machine. Signals go to its server over a control connection, and the server reports its
-// end on the same connection. Both ends always read that connection, so it shows when a host is gone.
+// A worker's process on another machine. Signals go to its worker server over a control connection, and the server
+// reports the end of the process on the same connection. Both sides always read that connection, so its time-outs show
+// that a host is gone.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Buffers that a server holds for several of its workers. Each buffer comes to the machine once, and every worker maps
-// the same memory privately. A worker asks for a buffer when a message names it; the answer is a descriptor.
+// Passes buffers from a worker server to several of its workers. Each buffer crosses the network once, and every worker
+// maps the same memory privately. A worker asks the server for a buffer when a message names it, and gets a descriptor.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ class WorkerProcess {
   virtual bool running() = 0;
   /// Returns a descriptor that is readable when running() may have become false.
   virtual int fileno() = 0;
-  /// Returns whether nothing more can come from the process, even if its socket does not show that.
+  /// Returns true if nothing more can come from the process, even if its socket does not show that.
   virtual bool is_gone() = 0;
   /// Sends a signal: SIGKILL to the process and to all processes that it started, another signal to the process only.
   /// Returns false if there is no such signal.
@@ -32,7 +32,8 @@ class WorkerProcess {
   [[nodiscard]] virtual bool can_be_killed() const = 0;
   /// Returns the state of the process and its stack; empty if the process does not answer within a second or so.
   virtual std::string stack(const std::function<void()>& on_interrupt) = 0;
-  /// Returns how the process ended. It must have ended. The caller fills in the certificate's worker and messages.
+  /// Returns how the process ended; running() must have returned false. The caller adds the worker's name and its last
+  /// messages to the certificate.
   virtual const DeathCertificate& ending() = 0;
   /// Returns how long to wait for the report of the end after the worker's socket has closed.
   [[nodiscard]] virtual int news_within_ms() const = 0;

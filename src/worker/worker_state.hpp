@@ -24,10 +24,11 @@ class Worker::State {
   /// more precise EndOfStream.
   template <class Call>
   auto talk(Call call);
-  /// Throws if the work function is known to have ended, because it would not receive a message. The socket does not
-  /// show that: the server reads on behalf of a worker that has ended.
+  /// Throws if the work function is known to have ended, because it would not receive the message. The socket does not
+  /// show that: after a worker has ended, its server still reads from the connection.
   void require_running_work();
-  /// Returns the message. Throws if it is the work function's end or failure.
+  /// Returns the message. Throws EndOfStream if it says that the work function has returned, and WorkerError if it says
+  /// that the work function threw.
   Message deliver(Message message);
   int wait(std::optional<double> timeout_s);
   void kill(int signal);
