@@ -134,6 +134,7 @@ bench: library package $(VENV)/done
 	@$(BIN)/python bench/cluster_bench.py
 	@$(BIN)/python bench/training_bench.py
 	@$(BIN)/python bench/pool_bench.py
+	@$(BIN)/python bench/image_filter_bench.py
 
 # The peers have a virtual environment of their own. If a peer cannot be installed, a message says so, and the others
 # are measured.
