@@ -54,6 +54,7 @@ ForkOptions fork_options() {
   };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };
   options.warn_of_threads = false;  // miniray/worker.py counts Python's threads only; numpy's threads survive a fork
+  options.spawn_call = "start=\"spawn\"";
   options.on_warning = [](const std::string& text) {
     const nb::gil_scoped_acquire gil;
     attribute("miniray.worker", "_warn")(text);

@@ -28,7 +28,7 @@ LAYERS = [
 
 # The layer of each public header. miniray.hpp includes them all.
 PUBLIC_HEADERS = {
-    "base": ["error", "limits", "owned", "version"],
+    "base": ["error", "export", "limits", "log", "owned", "version"],
     "hardware": ["hardware"],
     "wire": ["array", "value", "message"],
     "channel": ["channel"],
@@ -80,6 +80,11 @@ def test_public_headers_include_no_private_ones(root: Path) -> None:
     for file in tracked(root, "include"):
         for included in re.findall(r'#include "([^"]+)"', file.read_text()):
             assert included.startswith("miniray/"), f"{file} includes {included}"
+
+
+def test_public_headers_mark_what_a_shared_library_exports(root: Path) -> None:
+    for file in tracked(root, "include/*.hpp"):
+        assert "\nnamespace miniray {" not in file.read_text(), f'{file}: write "namespace MINIRAY_API miniray {{"'
 
 
 def test_fork_and_system_calls_stay_where_they_belong(root: Path) -> None:
@@ -134,30 +139,3 @@ def test_the_command_prints_its_limits(root: Path) -> None:
     wrong = subprocess.run([command, "limit"], capture_output=True, text=True, check=False)
     assert wrong.returncode != 0
     assert "--help" in wrong.stderr
-
-
-def test_another_cmake_project_finds_the_library(root: Path, tmp_path: Path) -> None:
-    prefix = tmp_path / "prefix"
-    install = ["cmake", "--install", root / "build/release", "--component", "development", "--prefix", prefix]
-    subprocess.run(install, check=True, capture_output=True)
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(user CXX)\nfind_package(miniray 0.1 REQUIRED)\n"
-        "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE miniray::miniray)\n"
-    )
-    (project / "main.cpp").write_text(
-        "#include <cstdio>\n#include <miniray/miniray.hpp>\n"
-        "int main() {\n"
-        "  miniray::Worker w([](miniray::Handle& handle) { handle.send(handle.recv()); });\n"
-        '  w.send({{"cmd", "echo"}});\n  auto msg = w.recv();\n'
-        '  std::printf("%s %s\\n", miniray::version, msg["cmd"].string().c_str());\n}\n'
-    )
-    for command in (
-        ["cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
-        ["cmake", "--build", project / "build"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    printed = subprocess.run([project / "build/user"], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert printed.endswith(" echo\n")

@@ -12,7 +12,9 @@
 #include <type_traits>
 #include <vector>
 
-namespace miniray {
+#include "miniray/export.hpp"
+
+namespace MINIRAY_API miniray {
 
 /// The type of an array's elements. The numbers are part of the wire format.
 enum class DType : std::uint8_t {

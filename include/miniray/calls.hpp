@@ -30,6 +30,7 @@
 #include "miniray/continuation.hpp"
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/future.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/registry.hpp"
@@ -37,7 +38,7 @@
 #include "miniray/typed_function.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 // --- In the worker ---------------------------------------------------------------------------------------------------
 /// From now on calls are answered while the work function waits in handle.recv(). The functions must outlive the

@@ -14,13 +14,14 @@
 #include <string>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 #include "miniray/owned.hpp"
 #include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct ChannelOptions {
   std::string peer = "peer";        ///< the peer's name in errors and traces

@@ -18,11 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/launch.hpp"
 #include "miniray/seconds.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// Options of one start(). A value that is set replaces the one in the nodes' configuration.
 struct StartOptions {

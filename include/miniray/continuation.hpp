@@ -19,9 +19,10 @@
 #include <variant>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/future.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// The inside of a Future. It computes its value in the call that notices that its sources are done.
 class PendingLocal : public Pending {

@@ -28,9 +28,10 @@
 #include <vector>
 
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// A value does not have the expected type. what() is "expected double, but [3] is a string: "abc"".
 class Mismatch : public ValueError {

@@ -26,9 +26,10 @@
 #include <vector>
 
 #include "miniray/continuation.hpp"
+#include "miniray/export.hpp"
 #include "miniray/future.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// The inside of the Future of a coroutine.
 class PendingCoroutine : public Pending {

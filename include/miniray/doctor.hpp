@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "miniray/cluster.hpp"
+#include "miniray/export.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct Finding {
   enum class Severity : std::uint8_t {

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
-namespace miniray {
+#include "miniray/export.hpp"
+
+namespace MINIRAY_API miniray {
 
 class Error : public std::runtime_error {
  public:

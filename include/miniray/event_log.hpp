@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct Event {
   double time_s = 0;        ///< since 1970; no two events of a log have the same

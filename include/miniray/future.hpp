@@ -29,10 +29,11 @@
 
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 using Callbacks = std::vector<std::function<void()>>;
 /// Runs each of them, whatever the others throw, and then throws the first exception.

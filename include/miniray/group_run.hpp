@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "miniray/event_log.hpp"
+#include "miniray/export.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/training_group.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct GroupRunOptions {
   /// With other_nodes, the ranks of a node that is gone go to the nodes that are left, so that their number is the

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "miniray/channel.hpp"
+#include "miniray/export.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 class Handle {
  public:

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace miniray {
+#include "miniray/export.hpp"
+
+namespace MINIRAY_API miniray {
 
 struct Gpu {
   int index = 0;  ///< its position among all GPUs of the machine, in the order of their PCI addresses

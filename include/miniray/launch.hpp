@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/remote_worker.hpp"
 #include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// One machine of a cluster, and the workers to start on it.
 struct NodeConfig {

@@ -247,11 +247,17 @@ inline constexpr std::size_t events_max = 10'000;
 // How many messages in each direction a death certificate shows, and how much of each.
 inline constexpr std::size_t recent_messages = 3;
 inline constexpr std::size_t recent_message_bytes = 160;
-inline constexpr std::size_t crash_report_bytes_max = 64 * kib;
+inline constexpr std::size_t crash_report_bytes_max = 256 * kib;
 // The report of a failed check.
 inline constexpr std::size_t check_report_bytes_max = 4096;
 inline constexpr int check_value_chars_max = 256;
+// A crash stack has at most this many innermost and outermost calls, and characters of a line and of a name. Finding
+// the names takes at most this long; a longer search is given up, and the stack has addresses.
 inline constexpr int crash_frames_max = 64;
+inline constexpr int crash_outer_frames_max = 32;
+inline constexpr std::size_t crash_line_bytes_max = 4096;
+inline constexpr int crash_name_chars_max = 2000;
+inline constexpr int crash_names_ms = 5000;
 inline constexpr std::size_t crash_handler_stack_bytes = 64 * kib;
 inline constexpr std::size_t output_tail_bytes = 4 * kib;
 

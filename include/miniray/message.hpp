@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "miniray/array.hpp"
+#include "miniray/export.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
 

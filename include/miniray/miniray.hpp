@@ -10,7 +10,7 @@
 // 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
 //    and what can be done with futures:     future.hpp, continuation.hpp, coroutine.hpp, std_future.hpp
 // 8. Restarting workers that died:          supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
-// 9. Finer control:                         channel.hpp, message.hpp, seconds.hpp, limits.hpp
+// 9. Finer control:                         channel.hpp, message.hpp, seconds.hpp, limits.hpp, log.hpp
 #pragma once
 
 #include "miniray/array.hpp"
@@ -28,6 +28,7 @@
 #include "miniray/hardware.hpp"
 #include "miniray/launch.hpp"
 #include "miniray/limits.hpp"
+#include "miniray/log.hpp"
 #include "miniray/message.hpp"
 #include "miniray/nccl.hpp"
 #include "miniray/pool.hpp"

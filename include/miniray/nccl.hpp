@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct NCCLConfig {
   std::string master_addr;                ///< the address of rank 0's node, which every other rank can reach

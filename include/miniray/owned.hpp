@@ -4,7 +4,9 @@
 #include <memory>
 #include <utility>
 
-namespace miniray {
+#include "miniray/export.hpp"
+
+namespace MINIRAY_API miniray {
 
 /// Throws UsageError, which says that an object of this class was moved from.
 [[noreturn]] void throw_moved_from(const char* class_name);

@@ -27,6 +27,7 @@
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
 #include "miniray/event_log.hpp"
+#include "miniray/export.hpp"
 #include "miniray/future.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/seconds.hpp"
@@ -34,7 +35,7 @@
 #include "miniray/typed_function.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// The task ran for longer than its timeout_s, and its worker was ended. what() has the stack, where that is known. It
 /// is the task's outcome, and get() throws it again and again; a TimeoutError that is not a TaskTimeout says that the

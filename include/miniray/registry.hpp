@@ -20,9 +20,10 @@
 #include <vector>
 
 #include "miniray/convert.hpp"
+#include "miniray/export.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// A function as it is called from afar. Its name is the one that errors have.
 using CallableFunction = std::function<Value(std::string_view name, const List& arguments)>;

@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/seconds.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct RemoteOptions {
   std::string work_fn = {};  ///< the name of the function to run; empty: the one that the server was started with

@@ -5,9 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "miniray/export.hpp"
 #include "miniray/seconds.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct RestartPolicy {
   int max_restarts = 3;        ///< within window_s; 0: never

@@ -8,7 +8,9 @@
 
 #include <optional>
 
-namespace miniray {
+#include "miniray/export.hpp"
+
+namespace MINIRAY_API miniray {
 
 /// A number of seconds. It converts from numbers and from std::chrono durations, and back to double.
 class Seconds {

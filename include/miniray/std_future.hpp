@@ -10,9 +10,10 @@
 
 #include <future>
 
+#include "miniray/export.hpp"
 #include "miniray/future.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// Returns a std::future of the same result. Throws UsageError if the future refers to nothing.
 template <class Result, class Base>

@@ -20,10 +20,11 @@
 
 #include "miniray/cluster.hpp"
 #include "miniray/event_log.hpp"
+#include "miniray/export.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct SupervisionOptions {
   RestartPolicy policy = {};

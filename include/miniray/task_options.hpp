@@ -6,9 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "miniray/export.hpp"
 #include "miniray/seconds.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// Of resources, by name.
 using Amounts = std::map<std::string, double>;

@@ -16,10 +16,11 @@
 
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/nccl.hpp"
 #include "miniray/seconds.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct GroupOptions {
   /// The time for all ranks to become ready, imports included. Afterwards the constructor throws TimeoutError, whose

@@ -27,10 +27,11 @@
 #include <vector>
 
 #include "miniray/convert.hpp"
+#include "miniray/export.hpp"
 #include "miniray/registry.hpp"
 #include "miniray/value.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 template <auto function, class Pointer = decltype(function)>
 struct FunctionConstant;

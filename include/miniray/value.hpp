@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "miniray/array.hpp"
+#include "miniray/export.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 class Value;
 using List = std::vector<Value>;

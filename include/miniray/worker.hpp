@@ -22,21 +22,23 @@
 
 #include "miniray/channel.hpp"
 #include "miniray/error.hpp"
+#include "miniray/export.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/seconds.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// How a process forks a worker.
 struct ForkOptions {
   /// Gets the text of a warning if a fork of this process may go wrong: why, and what to do instead. By default the
-  /// warning is printed, once per process.
+  /// warning goes to the log (log.hpp), once per process.
   std::function<void(const std::string&)> on_warning = {};
 
   // For language bindings.
   std::function<void()> limit_threads_in_child = {};  ///< called if OpenMP had threads, which the child does not have
   std::function<void()> before_fork = {}, after_fork_in_parent = {}, after_fork_in_child = {};
   bool warn_of_threads = true;
+  std::string spawn_call = "Worker::spawn";  ///< how this language calls a start without a fork; warnings recommend it
 };
 
 /// How to end workers. Each way closes the stream first; a worker sees that when it next receives.

@@ -11,10 +11,11 @@
 #include <memory>
 #include <string>
 
+#include "miniray/export.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 struct WorkerServerOptions {
   std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit

@@ -1,6 +1,5 @@
 #include "base/check.hpp"
 
-#include <execinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,10 @@
 #include <cstring>
 
 #include "base/crash.hpp"
+#include "base/stack_text.hpp"
+#include "base/stack_trace.hpp"
+#include "base/system.hpp"
+#include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/version.hpp"
 
@@ -50,6 +53,18 @@ class Report {
   std::size_t size_ = 0;
 };
 
+void print_stack(const StackTrace& stack) {
+  std::string text;
+  try {
+    const Fd file = system::memory_file("miniray-stack");
+    write_titled_stack(file.get(), "C++ stack:", stack);
+    text = readable_stacks(system::read_memory_file(file.get(), limits::crash_report_bytes_max), true);
+  } catch (const Error&) {  // no descriptor is left, for example
+    return stack.write_addresses(STDERR_FILENO);
+  }
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+}
+
 }  // namespace
 
 void check_failed(const char* check, std::initializer_list<CheckValue> values) {
@@ -70,11 +85,9 @@ void check_failed(const char* check, std::initializer_list<CheckValue> values) {
   if (crash_descriptor() >= 0) {  // a coordinator reads this file; the handler of SIGABRT adds the stack
     report.write_to(crash_descriptor());
   } else {
-    std::array<void*, limits::crash_frames_max> frames{};
-    Report title;
-    title.add("C++ stack:\n");
-    title.write_to(STDERR_FILENO);
-    backtrace_symbols_fd(frames.data(), backtrace(frames.data(), limits::crash_frames_max), STDERR_FILENO);
+    StackTrace stack;
+    stack.take();
+    print_stack(stack);
   }
   std::abort();
 }

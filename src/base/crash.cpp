@@ -1,6 +1,5 @@
 #include "base/crash.hpp"
 
-#include <cxxabi.h>
 #include <execinfo.h>
 #include <signal.h>
 #include <string.h>
@@ -10,11 +9,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <sstream>
 
+#include "base/process.hpp"
+#include "base/stack_text.hpp"
+#include "base/stack_trace.hpp"
 #include "base/system.hpp"
 #include "miniray/limits.hpp"
+
+// AddressSanitizer has this function. A program that is built without it has none.
+extern "C" [[gnu::weak]] void __asan_set_error_report_callback(void (*callback)(const char* report));
 
 namespace miniray {
 namespace {
@@ -22,47 +25,102 @@ namespace {
 constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 int crash_stacks_to = -1;  // global, because a signal handler gets no argument
+bool names_are_wanted = true;
 
-void write_text(const char* text) {
-  [[maybe_unused]] const ssize_t written = write(crash_stacks_to, text, strlen(text));
+void write_text(int descriptor, std::string_view text) {
+  [[maybe_unused]] const ssize_t written = write(descriptor, text.data(), text.size());
 }
 
-void write_stack() {
-  std::array<void*, limits::crash_frames_max> frames{};
-  const int count = backtrace(frames.data(), limits::crash_frames_max);
-  backtrace_symbols_fd(frames.data(), count, crash_stacks_to);
+void write_text_line(int descriptor, std::string_view line) {
+  write_text(descriptor, line);
+  write_text(descriptor, "\n");
+}
+
+struct NamesWork {
+  const StackTrace& stack;
+  int descriptor;
+};
+
+void write_names_and_nothing_else(const void* argument) {
+  const auto& work = *static_cast<const NamesWork*>(argument);
+  for (const int number : fatal_signals) signal(number, SIG_DFL);
+  work.stack.write_names(work.descriptor);
+}
+
+// Finding names takes memory and reads files, and what has crashed may have left anything broken. So a child, which has
+// a copy of this process's memory, does that, and may crash or hang in its turn.
+void write_names_in_child(int descriptor, const StackTrace& stack, int milliseconds_max) {
+  write_text_line(descriptor, names_begin);
+  const NamesWork work{stack, descriptor};
+  if (!run_in_bare_child(milliseconds_max, write_names_and_nothing_else, &work))
+    write_text_line(descriptor, names_begin);  // begun again, with nothing in it
+}
+
+void write_stack_here(std::string_view title, std::string_view signal, const void* interrupted, int names_ms_max) {
+  StackTrace stack;
+  stack.take(interrupted);
+  write_text(crash_stacks_to, title);
+  write_text(crash_stacks_to, signal);
+  write_text_line(crash_stacks_to, ":");
+  stack.write_addresses(crash_stacks_to);
+  if (names_are_wanted) write_names_in_child(crash_stacks_to, stack, names_ms_max);
+  write_text_line(crash_stacks_to, stack_ends);
 }
 
 void on_stack_signal(int) {
   const int error = errno;
-  write_text("C++ stack:\n");
-  write_stack();
+  write_stack_here(stack_title, "", nullptr, limits::stack_wait_ms);
   errno = error;
 }
 
-void on_fatal_signal(int number) {
+void on_fatal_signal(int number, siginfo_t*, void* interrupted) {
   const char* name = sigabbrev_np(number);
-  write_text("C++ stack at SIG");
-  write_text(name != nullptr ? name : "?");
-  write_text(":\n");
-  write_stack();
+  write_stack_here("C++ stack at SIG", name != nullptr ? name : "?", interrupted, limits::crash_names_ms);
   signal(number, SIG_DFL);  // the default action kills the process, so that its parent sees this signal
   raise(number);
+}
+
+void on_asan_report(const char* report) {
+  write_text_line(crash_stacks_to, asan_title);
+  write_text(crash_stacks_to, report);
+}
+
+// AddressSanitizer's own handlers stay, because its report says more than a stack does.
+bool has_handler_of_asan(int number) {
+  struct sigaction action{};
+  return __asan_set_error_report_callback != nullptr && sigaction(number, nullptr, &action) == 0 &&
+         action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN && action.sa_sigaction != on_fatal_signal;
 }
 
 }  // namespace
 
 void prepare_crash_stacks() {
   static const int loaded = [] {
+    const char* const setting = std::getenv("MINIRAY_STACKS");
+    names_are_wanted = setting == nullptr || std::string_view(setting) != "0";
     std::array<void*, 1> frame{};
     return backtrace(frame.data(), 1);  // the first call loads libgcc
   }();
   (void)loaded;
 }
 
+bool stacks_are_wanted() {
+  prepare_crash_stacks();
+  return names_are_wanted;
+}
+
+void write_titled_stack(int descriptor, const char* title, const StackTrace& stack) {
+  write_text_line(descriptor, title);
+  stack.write_addresses(descriptor);
+  write_text_line(descriptor, names_begin);
+  stack.write_names(descriptor);
+  write_text_line(descriptor, stack_ends);
+}
+
 void write_crash_stacks_to(int descriptor) {
   crash_stacks_to = descriptor;
   prepare_crash_stacks();
+  if (__asan_set_error_report_callback != nullptr) __asan_set_error_report_callback(on_asan_report);
   // The handler has a stack of its own, so that it can report a stack overflow too.
   static std::array<char, limits::crash_handler_stack_bytes> handler_stack;
   stack_t alternative{};
@@ -70,9 +128,11 @@ void write_crash_stacks_to(int descriptor) {
   alternative.ss_size = handler_stack.size();
   sigaltstack(&alternative, nullptr);
   struct sigaction action{};
-  action.sa_handler = on_fatal_signal;
-  action.sa_flags = SA_ONSTACK | static_cast<int>(SA_RESETHAND);
-  for (const int number : fatal_signals) sigaction(number, &action, nullptr);
+  action.sa_sigaction = on_fatal_signal;
+  action.sa_flags = SA_ONSTACK | SA_SIGINFO | static_cast<int>(SA_RESETHAND);
+  for (const int number : fatal_signals) {
+    if (!has_handler_of_asan(number)) sigaction(number, &action, nullptr);
+  }
   action.sa_handler = on_stack_signal;
   action.sa_flags = SA_RESTART;  // on the usual stack, because a crash handler may be using the other one
   sigaction(stack_signal(), &action, nullptr);
@@ -105,24 +165,6 @@ std::string process_state(int pid) {
 }
 
 int crash_descriptor() { return crash_stacks_to; }
-
-std::string demangle_stack(const std::string& stack) {
-  std::istringstream lines(stack);
-  std::string line, readable;
-  while (std::getline(lines, line)) {  // "program(_Z3foov+0x1d) [0x...]"
-    const std::size_t open = line.find("(_Z");
-    const std::size_t plus = line.find('+', open);
-    if (open != std::string::npos && plus != std::string::npos) {
-      const std::string symbol = line.substr(open + 1, plus - open - 1);
-      int status = 0;
-      const std::unique_ptr<char, decltype(&std::free)> name(
-          abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), &std::free);
-      if (status == 0) line = line.substr(0, open + 1) + name.get() + line.substr(plus);
-    }
-    readable += line + '\n';
-  }
-  return readable;
-}
 
 std::uint64_t out_of_memory_kills() {
   const std::string text = system::read_small_file("/proc/vmstat");

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "base/stack_text.hpp"
 #include "base/system.hpp"
 #include "tests/child_end.hpp"
 #include "tests/sanitized.hpp"
@@ -48,7 +49,18 @@ TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
     CHECK(crash.end.signal == number);
     CHECK(crash.written.find("C++ stack at SIG" + std::string(sigabbrev_np(number)) + ":\n") == 0);
     CHECK(crash.written.find("(") != std::string::npos);
+    CHECK_FALSE(has_unfinished_stack(crash.written));
+    CHECK(readable_stacks(crash.written, true).find("crash_of") != std::string::npos);
   }
+}
+
+TEST_CASE("a call of a null pointer leaves its caller") {
+  const Crash crash = crash_of([] {
+    int (*volatile nothing)() = nullptr;
+    return nothing() + 1;
+  });
+  CHECK(crash.end.signal == SIGSEGV);
+  CHECK(readable_stacks(crash.written, true).find("0x0, where there is no code\n  miniray::") != std::string::npos);
 }
 
 TEST_CASE("a stack overflow leaves a stack too") {
@@ -91,14 +103,6 @@ TEST_CASE("the state of a process: running, stopped, ended, gone") {
   CHECK(process_state(child).starts_with("ending"));
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(process_state(child) == "gone");
-}
-
-TEST_CASE("symbols of a stack are made readable, and the rest stays") {
-  CHECK(demangle_stack("program(_ZN7miniray6now_nsEv+0x1d) [0x12]\n") == "program(miniray::now_ns()+0x1d) [0x12]\n");
-  const std::string others = "C++ stack:\nprogram(main+0x1) [0x12]\nprogram() [0x12]\nprogram(_Zzz+0x1) [0x12]\n";
-  CHECK(demangle_stack(others) == others);
-  CHECK(demangle_stack("program(_Zcut") == "program(_Zcut\n");
-  CHECK(demangle_stack("").empty());
 }
 
 TEST_CASE("the count of out-of-memory kills never decreases") {

@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <array>
 #include <atomic>
+#include <thread>
 
 #include "base/system.hpp"
 #include "tests/child_end.hpp"
@@ -43,6 +45,29 @@ TEST_CASE("without threads of GNU OpenMP there is nothing to do after a fork") {
   const OpenMpAfterFork openmp;
   CHECK_FALSE(openmp.needed());
   openmp.run_in_child();
+}
+
+TEST_CASE("threads that GNU OpenMP has not started are none of its threads" * doctest::skip(under_tsan)) {
+  const ChildEnd end = end_of_child([] {
+    void* const library = dlopen("libgomp.so.1", RTLD_NOW);
+    if (library == nullptr) return 1;
+    const auto threads_max = reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads"));
+    std::atomic<bool> stop = false;
+    std::atomic<int> called = 0;
+    const auto work = [&](bool busy) {
+      called += threads_max() > 0;  // its addresses stay on the stack
+      while (busy && !stop) {
+      }
+      stop.wait(false);
+    };
+    std::jthread computing(work, true), waiting(work, false);
+    while (called < 2) sched_yield();
+    const bool needed = OpenMpAfterFork().needed();
+    stop = true;
+    stop.notify_all();
+    return needed ? 2 : 0;
+  });
+  CHECK(end.exit_code == 0);
 }
 
 TEST_CASE("a child of a process with threads of GNU OpenMP runs its parallel regions, on one thread" *

@@ -17,7 +17,10 @@
 #include <iostream>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/crash.hpp"
+#include "base/log.hpp"
+#include "base/system.hpp"
 #include "miniray/error.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
@@ -36,7 +39,7 @@ namespace {
   try {
     code = child_main();
   } catch (const std::exception& error) {  // must not unwind further: below is a copy of the parent's code
-    std::fprintf(stderr, "miniray: process %d ends: %s\n", getpid(), error.what());
+    log(LogLevel::error, "process " + std::to_string(getpid()) + " ends: " + error.what());
   }
   std::cout.flush();
   std::fflush(nullptr);
@@ -132,6 +135,28 @@ pid_t spawn_in_group(const std::vector<std::string>& command, int input, int out
   posix_spawn_file_actions_destroy(&actions);
   if (error_number != 0) throw SystemError("start the program " + command[0], error_number);
   return pid;
+}
+
+bool run_in_bare_child(int milliseconds_max, void (*work)(const void*), const void* argument) {
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
+  if (child == 0) {
+    work(argument);
+    _exit(EXIT_SUCCESS);
+  }
+  if (child < 0) return false;
+  const Deadline deadline = Deadline::in_ms(milliseconds_max);
+  int status = 0;
+  for (;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG | __WALL);
+    if (ended == child) return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+    if (ended < 0 && errno != EINTR) return false;  // other code in this process has reaped it
+    if (deadline.passed()) break;
+    system::sleep_ns(1'000'000);
+  }
+  kill(child, SIGKILL);
+  while (waitpid(child, &status, __WALL) < 0 && errno == EINTR) {
+  }
+  return false;
 }
 
 void close_all_but(std::span<const int> keep) {

@@ -34,6 +34,12 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
 /// keeps no other Fd. Throws SystemError.
 pid_t spawn_in_group(const std::vector<std::string>& command, int input, int output, int errors);
 
+/// Runs work in a child that has a copy of this process's memory, and waits for the child. A signal handler may call
+/// it: nothing but the kernel takes part, no fork handler is run, and this process gets no SIGCHLD. The work may crash
+/// or hang, and must not call what needs its thread's identity (raise, abort, locks). Returns whether the work returned
+/// in time.
+bool run_in_bare_child(int milliseconds_max, void (*work)(const void*), const void* argument);
+
 /// Closes every descriptor of this process except the standard ones and those in `keep`. A long-lived child that shares
 /// nothing else with its parent calls it.
 void close_all_but(std::span<const int> keep);

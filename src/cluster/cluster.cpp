@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/log.hpp"
 #include "cluster/cluster_state.hpp"
 #include "cluster/probe.hpp"
 #include "cluster/program.hpp"
@@ -131,7 +132,7 @@ Cluster::State::ConnectPlan Cluster::State::plan_workers(const std::string& work
     for (const WorkerPlace& place : places) add_to_plan(plan, node, {work_fn, node, place});
   }
   if (!without_gpu.empty() && options.progress && !std::exchange(warned_of_no_gpu_, true))
-    std::fprintf(stderr, "miniray: no GPU on %s; workers there run without\n", without_gpu.c_str());
+    log(LogLevel::warning, "no GPU on " + without_gpu + "; workers there run without");
   return plan;
 }
 

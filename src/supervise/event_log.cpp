@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "base/log.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 
@@ -83,7 +83,7 @@ void EventLog::write(const Event& event) {
   file_ << event.json() + "\n" << std::flush;
   if (file_) return;
   file_.close();
-  std::fprintf(stderr, "miniray: no more events are written to %s: %s\n", path_.c_str(), std::strerror(errno));
+  log(LogLevel::error, "no more events are written to " + path_ + ": " + std::strerror(errno));
 }
 
 }  // namespace miniray

@@ -1,8 +1,7 @@
 #include "miniray/group_run.hpp"
 
-#include <cstdio>
-
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "supervise/pause.hpp"
 
 namespace miniray {
@@ -48,8 +47,7 @@ void run_attempts(const GroupSteps& steps, const RestartPolicy& policy, EventLog
         throw;
       }
       if (progress)
-        std::fprintf(stderr, "miniray: %s All ranks start again (%s)\n", first_line(error.what()).c_str(),
-                     budget.describe().c_str());
+        log(LogLevel::warning, first_line(error.what()) + " All ranks start again (" + budget.describe() + ")");
     } catch (...) {
       steps.end(Closing::interrupt);
       throw;

@@ -102,6 +102,7 @@ void HostedWorker::control_ready() {
         if (ended_) continue;
         process_->ask_for_stack();
         send_stack_at_ = Deadline::in_ms(limits::stack_wait_ms / 4);
+        send_stack_until_ = Deadline::in_ms(limits::stack_wait_ms);
         continue;
       }
       (void)process_->signal(static_cast<int>(order["signal"].integer()));
@@ -140,7 +141,8 @@ bool HostedWorker::tick() {
     kill();
     kill_at_ = Deadline::in_ms(limits::orphan_grace_ms);
   }
-  if (send_stack_at_ && send_stack_at_->passed()) {
+  if (send_stack_at_ && send_stack_at_->passed() &&
+      (send_stack_until_.passed() || ended_ || process_->stack_is_written())) {
     send_stack_at_.reset();
     try {
       if (control_ && !ended_) (void)control_->send_some(encode({{"doing", to_utf8(process_->take_stack())}}));

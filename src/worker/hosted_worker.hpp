@@ -83,6 +83,7 @@ class HostedWorker {
   bool ended_ = false;
   std::string end_reason_;
   std::optional<Deadline> kill_at_, drain_until_, send_stack_at_;
+  Deadline send_stack_until_ = Deadline::never();  // then it is sent even if it is not finished
   EventLoop::Watch exit_, hangup_, control_watch_, supply_watch_, draining_;
 };
 

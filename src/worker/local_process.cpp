@@ -3,12 +3,14 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <atomic>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/crash.hpp"
 #include "base/fork_safety.hpp"
+#include "base/log.hpp"
+#include "base/stack_text.hpp"
 #include "base/system.hpp"
 #include "channel/trace.hpp"
 #include "worker/work_function.hpp"
@@ -18,30 +20,34 @@ namespace {
 
 // Returns the part about a crash. The file may begin with a stack that was asked for and came too late.
 std::string crash_part(const std::string& text) {
-  const std::size_t at = std::min(
-      {text.find("Fatal Python error"), text.find("C++ stack at SIG"), text.find("miniray: a bug in MiniRay")});
+  const std::size_t at = std::min({text.find("Fatal Python error"), text.find("C++ stack at SIG"),
+                                   text.find("miniray: a bug in MiniRay"), text.find(asan_title)});
   return at == std::string::npos ? "" : text.substr(at);
 }
 
 void warn(const ForkOptions& options, const std::string& text) {
   if (options.on_warning) return options.on_warning(text);
-  static bool printed = false;
-  if (!std::exchange(printed, true)) std::fprintf(stderr, "miniray: %s\n", text.c_str());
+  static std::atomic<bool> given = false;
+  if (!given.exchange(true)) log(LogLevel::warning, text);
 }
 
 void check_fork_is_safe(const ForkOptions& options, const OpenMpAfterFork& openmp) {
   if (cuda_context_is_live())
     throw UsageError(
         "cannot fork a worker: this process holds a live CUDA context, which does not survive a fork. "
-        "Start the worker before CUDA is first used, or with start=\"spawn\" (C++: Worker::spawn)");
+        "Start the worker before CUDA is first used, or with " +
+        options.spawn_call);
   if (openmp.needed())
-    warn(options,
-         "GNU OpenMP (torch and others use it) has threads in this process, which do not survive a fork. "
-         "The worker's parallel regions run on one thread; use start=\"spawn\" for more");
+    warn(
+        options,
+        "GNU OpenMP has threads in this process, which do not survive a fork. The worker's parallel regions run on one "
+        "thread. Start workers before the first parallel region, or with " +
+            options.spawn_call + ", for more");
   else if (options.warn_of_threads && system::thread_count() > 1)
     warn(options,
          "this process has several threads; a forked worker gets only the calling one, and locks that the "
-         "others hold stay locked in it. Start workers before threads, or use Worker::spawn");
+         "others hold stay locked in it. Start workers before threads, or with " +
+             options.spawn_call);
 }
 
 }  // namespace
@@ -102,7 +108,11 @@ void LocalProcess::ask_for_stack() {
 std::string LocalProcess::take_stack() {
   std::string text = system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max);
   system::clear_memory_file(ties_.crash_file.get());  // otherwise a death certificate would show this stack
-  return process_state(pid()) + "\n" + demangle_stack(text);
+  return process_state(pid()) + "\n" + readable_stacks(text);
+}
+
+bool LocalProcess::stack_is_written() const {
+  return !has_unfinished_stack(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max));
 }
 
 std::string LocalProcess::stack(const std::function<void()>& on_interrupt) {
@@ -114,7 +124,7 @@ std::string LocalProcess::stack(const std::function<void()>& on_interrupt) {
     (void)system::poll_one(process_.pidfd(), POLLIN, limits::stack_look_ms);
     if (on_interrupt) on_interrupt();
     const std::size_t bytes = system::memory_file_bytes(ties_.crash_file.get());
-    if (bytes > 0 && bytes == before) break;
+    if (bytes > 0 && bytes == before && stack_is_written()) break;
     before = bytes;
   }
   return take_stack();
@@ -130,7 +140,7 @@ const DeathCertificate& LocalProcess::ending() {
   made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
   if (ties_.crash_file.valid() && status.exit_code != 0)  // with code 0 it has not crashed, and reading would take time
     made.stack =
-        demangle_stack(crash_part(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max)));
+        readable_stacks(crash_part(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max)));
   ending_ = made;
   return *ending_;
 }

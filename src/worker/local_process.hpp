@@ -38,6 +38,8 @@ class LocalProcess : public WorkerProcess {
   /// The two halves of stack(), for a caller that must not wait between them.
   void ask_for_stack();
   [[nodiscard]] std::string take_stack();
+  /// Returns whether take_stack() would return a whole stack. What the worker has not begun to write counts as whole.
+  [[nodiscard]] bool stack_is_written() const;
   const DeathCertificate& ending() override;
   [[nodiscard]] int news_within_ms() const override { return limits::exit_wait_ms; }
   void drop_descriptors() override;

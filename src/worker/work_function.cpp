@@ -9,7 +9,9 @@
 #include "base/crash.hpp"
 #include "base/error_text.hpp"
 #include "base/fd.hpp"
+#include "base/log.hpp"
 #include "base/process.hpp"
+#include "base/throw_stack.hpp"
 #include "miniray/error.hpp"
 #include "wire/utf8.hpp"
 
@@ -28,8 +30,10 @@ void send_failure(Channel& channel, const WorkFailure& failure) {
     channel.send(message);
   } catch (const Error&) {                            // the coordinator is gone, so the failure is printed
     if (failure.type == "KeyboardInterrupt") return;  // the user, who pressed Ctrl-C, knows
-    std::fprintf(stderr, "miniray: the work function in process %d raised %s: %s\n%s", getpid(), failure.type.c_str(),
-                 failure.message.c_str(), failure.traceback.c_str());
+    std::string text = "the work function in process " + std::to_string(getpid()) + " raised " + failure.type + ": " +
+                       failure.message + "\n" + failure.traceback;
+    while (text.ends_with('\n')) text.pop_back();
+    log(LogLevel::error, text);
   }
 }
 
@@ -52,6 +56,7 @@ int run_work_function(const WorkFunction& work, Channel channel) {
     work(handle);
     send_end(handle.channel());
     return EXIT_SUCCESS;
+  } catch (const ThrowProbe&) {  // never: it notes where an exception was thrown
   } catch (const WorkExit& exit) {
     if (exit.code == EXIT_SUCCESS) send_end(handle.channel());
     return exit.code;
@@ -59,11 +64,11 @@ int run_work_function(const WorkFunction& work, Channel channel) {
     send_failure(handle.channel(), failure);
   } catch (const EndOfStream& end) {
     if (handle.channel().ended()) return EXIT_SUCCESS;  // the coordinator has closed, so the work is done
-    send_failure(handle.channel(), {type_name(end), end.what(), ""});
+    send_failure(handle.channel(), {type_name(end), end.what(), last_throw_stack()});
   } catch (const std::exception& error) {
-    send_failure(handle.channel(), {type_name(error), error.what(), ""});
+    send_failure(handle.channel(), {type_name(error), error.what(), last_throw_stack()});
   } catch (...) {
-    send_failure(handle.channel(), {"an exception", "it does not derive from std::exception", ""});
+    send_failure(handle.channel(), {"an exception", "it does not derive from std::exception", last_throw_stack()});
   }
   return EXIT_FAILURE;
 }

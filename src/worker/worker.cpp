@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <exception>
 #include <tuple>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/grace.hpp"
+#include "base/log.hpp"
 #include "base/system.hpp"
 #include "worker/close_all.hpp"
 #include "worker/local_process.hpp"
@@ -190,12 +190,12 @@ void Worker::State::print_unreported_end() {
   const Message* last = channel_.newest();
   if (last != nullptr && last->kind == Message::Kind::end) return;
   if (last != nullptr && last->kind == Message::Kind::error) {
-    std::fprintf(stderr, "miniray: this error was not received: %s\n", error_in(*last).what());
+    log(LogLevel::error, std::string("this error was not received: ") + error_in(*last).what());
     return;
   }
   const DeathCertificate& ending = process_->ending();
   if (!ending.lost.empty() || ending.signal != 0 || ending.exit_code > 0 || (ending.exit_code == 0 && ended_by_itself_))
-    std::fprintf(stderr, "miniray: this death was not noticed: %s\n", certificate().text().c_str());
+    log(LogLevel::error, "this death was not noticed: " + certificate().text());
 }
 
 // Closes the sending direction only: the worker's messages are still read, because its failure may be on its way.

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <list>
 #include <map>
 
 #include "base/check.hpp"
 #include "base/event_loop.hpp"
+#include "base/log.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
@@ -24,13 +24,14 @@
 namespace miniray {
 namespace {
 
-void log_to_stderr(const std::string& line) {
+void log_line(const std::string& line) {
   const time_t now = time(nullptr);
   tm local{};
   localtime_r(&now, &local);
   std::array<char, 16> clock{};
   strftime(clock.data(), clock.size(), "%H:%M:%S", &local);
-  std::fprintf(stderr, "miniray worker-server %s %s\n", clock.data(), line.c_str());
+  log(line.starts_with("refused ") ? LogLevel::warning : LogLevel::info, "worker-server: " + line,
+      std::string("miniray worker-server ") + clock.data() + " " + line);
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ class WorkerServer::State {
   };
   using PendingList = std::list<Pending>;
 
-  void log(const std::string& line) const { options_.on_log ? options_.on_log(line) : log_to_stderr(line); }
+  void log(const std::string& line) const { options_.on_log ? options_.on_log(line) : log_line(line); }
   void listen();
   void accept_some();
   void drop_oldest_pending();
