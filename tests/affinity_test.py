@@ -20,7 +20,7 @@ import miniray
 
 ALL_CPUS = sorted(os.sched_getaffinity(0))
 NEXT_TO_0, NEXT_TO_1 = [0], [1]  # the CPUs of the two NUMA nodes
-NO_GPU = "miniray: no GPU on mr-a; workers there run without\n"
+NO_GPU = "miniray: there is no GPU on mr-a; the workers there run without one\n"
 
 pytestmark = pytest.mark.skipif(not {0, 1} <= set(ALL_CPUS), reason=NOT_HERE + "the described CPUs 0 and 1")
 

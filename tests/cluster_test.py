@@ -326,7 +326,7 @@ def test_secrets_are_in_no_command_line(hosts: Hosts) -> None:
         ),
         (
             "[NodeConfig('mr-a')], unreachable_s=0",
-            "UsageError: unreachable_s is a number of seconds, 1 at least, not 0.000000",
+            "UsageError: unreachable_s is a number of seconds, 1 at least, not 0",
         ),
     ],
 )

@@ -224,7 +224,7 @@ TEST_CASE("the end of the stream comes after what was sent") {
     CHECK(there.recv() == Value(numbers(5'000)));
     CHECK_THROWS_AS((void)there.recv(), EndOfStream);
     CHECK_THROWS_AS((void)here.recv(), EndOfStream);
-    CHECK_THROWS_WITH_AS(here.send(Value(1)), doctest::Contains("was closed here"), EndOfStream);
+    CHECK_THROWS_WITH_AS(here.send(Value(1)), doctest::Contains("was closed by this process"), EndOfStream);
     const auto send_until_refused = [&] {
       for (int i = 0; i < 100; ++i) there.send(Value(i));
     };

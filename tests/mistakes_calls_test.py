@@ -151,7 +151,7 @@ def test_what_was_closed_says_so(worker: Any) -> None:
     name = worker.name
     worker.close()
     for mistake in (worker.recv, lambda: worker.send(1), lambda: worker.call_remote("math.sqrt", 1)):
-        assert told(mistake) == f"EndOfStream: {name} was closed here; start another one"
+        assert told(mistake) == f"EndOfStream: {name} was closed by this process; start another one"
     assert told(lambda: Pool([worker])) == f"UsageError: {name} was closed; a pool needs workers that run"
     pool = Pool(1)
     pool.shutdown()
@@ -224,7 +224,7 @@ def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
         assert pool.submit(square, 3).result() == 9
         assert made.is_alive()
     made.close()
-    assert told(lambda: made.send(1)) == f"EndOfStream: {name} was closed here; start another one"
+    assert told(lambda: made.send(1)) == f"EndOfStream: {name} was closed by this process; start another one"
 
 
 def test_a_cluster_that_was_not_started_says_so() -> None:

@@ -85,7 +85,7 @@ def test_workers_on_some_nodes(hosts: Hosts) -> None:
         """)
     no_such_host = 'the cluster has no node "mr-d"; its nodes are mr-a, mr-b, mr-c'
     no_such_position = "the cluster has no node 3; its nodes are 0 to 2"
-    refusals = [no_such_host, no_such_position, "nodes names a node twice", no_such_host]
+    refusals = [no_such_host, no_such_position, "nodes names mr-b twice; name each node once", no_such_host]
     assert printed == [["mr-c", "mr-c", "mr-a", "mr-a", "mr-b"], True, refusals]
 
 

@@ -349,7 +349,7 @@ def test_a_remote_worker(start_server: Callable[..., Any]) -> None:
         worker.send("again")
         assert worker.recv(timeout=PATIENCE_S) == "again"
         server.end(signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=r"The last time it failed: .*nobody listens there") as caught:
+        with pytest.raises(WorkerDied, match=r"The last time it failed: .*no server listens there") as caught:
             worker.recv()
         assert not isinstance(caught.value, WorkerRestarted)
 
@@ -404,7 +404,7 @@ def test_a_log_for_programs(tmp_path: Path) -> None:
     assert lines[1]["details"] == {"task": 7, "reasons": ["died"]}
     with pytest.raises(UsageError, match="No such file or directory"):
         log.write_to(tmp_path / "no" / "such" / "folder")
-    with pytest.raises(UsageError, match="an event has a kind"):
+    with pytest.raises(UsageError, match="the kind of an event is empty"):
         log.add("")
 
 

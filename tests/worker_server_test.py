@@ -49,7 +49,7 @@ def test_a_signal_ends_the_server_and_its_workers(start_server: Any, number: sig
     for worker in (polite, stubborn):
         with pytest.raises(miniray.WorkerDied, match="was ended because its worker server was stopped"):
             worker.recv(timeout=30)
-    with pytest.raises(miniray.Refused, match="nobody listens there"):
+    with pytest.raises(miniray.Refused, match="no server listens there"):
         server.connect()
     polite.close()
     stubborn.close()

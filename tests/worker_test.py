@@ -40,7 +40,7 @@ def test_a_closure_works_and_the_context_manager_ends_it() -> None:
         assert "work" in worker.name
         assert str(worker.pid) in repr(worker)
     assert not worker.is_alive()
-    with pytest.raises(EOFError, match="was closed here"):
+    with pytest.raises(EOFError, match="was closed by this process"):
         worker.send(1)
 
 

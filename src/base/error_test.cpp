@@ -79,4 +79,10 @@ TEST_CASE("the text and the type of a stored exception") {
   CHECK(type_name(static_cast<const std::exception&>(error)) == "miniray::UsageError");
 }
 
+TEST_CASE("numbers in errors have no trailing zeros") {
+  CHECK(number_text(60) == "60");
+  CHECK(number_text(0.5) == "0.5");
+  CHECK(number_text(0) == "0");
+}
+
 }  // namespace miniray

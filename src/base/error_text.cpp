@@ -2,6 +2,8 @@
 
 #include <cxxabi.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <typeinfo>
@@ -13,6 +15,12 @@ std::string type_name(const std::exception& error) {
   const std::unique_ptr<char, decltype(&std::free)> name(
       abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), &std::free);
   return status == 0 ? name.get() : typeid(error).name();
+}
+
+std::string number_text(double number) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", number);
+  return text.data();
 }
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-// Returns the text and the type of an exception.
+// Parts of the texts of errors: the text and the type of another exception, and numbers.
 #pragma once
 
 #include <exception>
@@ -17,5 +17,8 @@ inline std::string text_of(const std::exception_ptr& failure) {
 
 /// Returns the type's name as in C++ source: "std::out_of_range".
 [[nodiscard]] std::string type_name(const std::exception& error);
+
+/// Returns the number with at most 6 digits and without trailing zeros: "0.5", "60".
+[[nodiscard]] std::string number_text(double number);
 
 }  // namespace miniray

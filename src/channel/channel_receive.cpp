@@ -1,6 +1,7 @@
 // The receiving half of a channel: bytes become frames as they arrive, frames become messages in the inbox, and callers
 // take messages from the inbox.
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "channel/channel_state.hpp"
 #include "channel/trace.hpp"
 #include "channel/wait_set.hpp"
@@ -280,7 +281,7 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
       continue;
     }
     if (deadline.passed() && !arrived())
-      throw TimeoutError("nothing arrived from " + options.peer + " within " + std::to_string(*asked.timeout_s) +
+      throw TimeoutError("nothing arrived from " + options.peer + " within " + number_text(*asked.timeout_s) +
                          " s; a message that arrives later is not lost");
     if (!inbox_.empty(asked.lane) || ended_ || spin()) continue;
     wait_for_more(deadline);

@@ -146,7 +146,8 @@ void Channel::State::fail_ended(const char* operation) const {
   if (sent_away_)
     throw EndOfStream("cannot " + std::string(operation) + ": this end of the channel was sent to another process");
   if (!socket.valid())
-    throw EndOfStream("cannot " + std::string(operation) + ": the channel to " + options.peer + " was closed here");
+    throw EndOfStream("cannot " + std::string(operation) + ": the channel to " + options.peer +
+                      " was closed by this process");
   if (reader_.pending_bytes() > 0) throw EndOfStream(options.peer + " was cut off in the middle of a message");
   throw EndOfStream(options.peer + " closed the channel; there are no more messages");
 }

@@ -38,7 +38,7 @@ Cluster::State::State(std::vector<NodeConfig> nodes, ClusterOptions given)
   for (const NodeConfig& node : nodes_) check(node);
   if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
         options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
-    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
+    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + number_text(options.unreachable_s));
   if (options.output.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
@@ -76,9 +76,11 @@ void Cluster::State::relaunch(std::size_t node, std::optional<double> timeout_s)
 }
 
 std::vector<std::size_t> Cluster::State::chosen(const std::vector<std::size_t>& positions) const {
-  for (const std::size_t node : positions) require_node(node);
-  if (std::set<std::size_t>(positions.begin(), positions.end()).size() != positions.size())
-    throw UsageError("nodes names a node twice");
+  std::set<std::size_t> seen;
+  for (const std::size_t node : positions) {
+    require_node(node);
+    if (!seen.insert(node).second) throw UsageError("nodes names " + names_[node] + " twice; name each node once");
+  }
   if (!positions.empty()) return positions;
   std::vector<std::size_t> all(nodes_.size());
   std::iota(all.begin(), all.end(), 0);
@@ -132,7 +134,7 @@ Cluster::State::ConnectPlan Cluster::State::plan_workers(const std::string& work
     for (const WorkerPlace& place : places) add_to_plan(plan, node, {work_fn, node, place});
   }
   if (!without_gpu.empty() && options.progress && !std::exchange(warned_of_no_gpu_, true))
-    log(LogLevel::warning, "no GPU on " + without_gpu + "; workers there run without");
+    log(LogLevel::warning, "there is no GPU on " + without_gpu + "; the workers there run without one");
   return plan;
 }
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <set>
 
+#include "base/error_text.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 
@@ -12,12 +12,6 @@ namespace miniray {
 namespace {
 
 constexpr double rounding = 1e-6;  // so that three shares of 0.333333 fit on one GPU
-
-std::string number_text(double number) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%g", number);
-  return text.data();
-}
 
 std::string counted(std::size_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");

@@ -81,12 +81,6 @@ std::string indented(const std::string& stack) {
   return made;
 }
 
-std::string seconds_text(double seconds) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%g s", seconds);
-  return text.data();
-}
-
 // Waits briefly until one of the workers takes more data. It also reads what they send, because a worker that cannot
 // send may not read either.
 void wait_for_room(const std::vector<Worker*>& workers) {
@@ -153,7 +147,7 @@ void TrainingGroup::wait_until_ready(const GroupOptions& options) {
     if (ready.empty() && deadline.passed()) {
       ranks.assign(waiting.begin(), waiting.end());
       throw TimeoutError(std::to_string(waiting.size()) + " of " + std::to_string(size()) +
-                         " ranks are not ready after " + seconds_text(options.timeout_s) + "." +
+                         " ranks are not ready after " + number_text(options.timeout_s) + " s." +
                          describe_stacks(ranks));
     }
   }

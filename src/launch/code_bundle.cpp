@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "channel/authentication.hpp"
 #include "miniray/error.hpp"
@@ -41,10 +43,12 @@ void remove_unused(const fs::path& folder) {
 }  // namespace
 
 std::string read_file(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
   if (!file || !(content << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()))
-    throw UsageError("cannot read " + path + ", which is to be copied to the nodes");
+    throw UsageError("cannot copy " + path +
+                     " to the nodes: it cannot be read: " + std::generic_category().message(errno != 0 ? errno : EIO));
   return content.str();
 }
 
@@ -149,9 +153,12 @@ fs::path CodeUnpacker::finish() const {
       fs::copy_file(stored(file.hash), beside / file.path);
     }
     fs::create_directories(beside);
-    fs::rename(beside, folder_, ignored);
-    if (ignored) fs::remove_all(beside, ignored);  // another server has made the folder meanwhile
-    if (!fs::exists(folder_)) throw UsageError("cannot make the folder " + folder_.string());
+    std::error_code failure;
+    fs::rename(beside, folder_, failure);
+    if (failure) fs::remove_all(beside, ignored);  // probably another server has made the folder meanwhile
+    if (!fs::exists(folder_))
+      throw UsageError("cannot make the folder " + folder_.string() + ": " + failure.message() +
+                       ". Is the disk full, or does the folder belong to another user?");
     fs::last_write_time(folder_, fs::file_time_type::clock::now(), ignored);
     remove_unused(cache_ / "code");
     remove_unused(cache_ / "files");

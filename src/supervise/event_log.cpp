@@ -31,11 +31,11 @@ std::string Event::json() const {
 }
 
 EventLog::EventLog(std::size_t events_max) : events_max_(events_max) {
-  if (events_max == 0) throw UsageError("a log holds one event at least (events_max)");
+  if (events_max == 0) throw UsageError("events_max is 0, but a log holds at least one event; give a larger number");
 }
 
 void EventLog::add(Event event) {
-  if (event.kind.empty()) throw UsageError("an event has a kind");
+  if (event.kind.empty()) throw UsageError("the kind of an event is empty; give it a word, such as worker_died");
   const std::lock_guard lock(mutex_);
   last_s_ = event.time_s = std::max(wall_clock_s(), last_s_ + tick_s);  // in order, though the clock be set back
   write(event);

@@ -1,20 +1,13 @@
 #include "miniray/restart_policy.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 
+#include "base/error_text.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
 namespace {
-
-std::string number_text(double number) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%g", number);
-  return text.data();
-}
 
 void check(double value, const char* name, bool zero_too) {
   if (std::isfinite(value) && (zero_too ? value >= 0 : value > 0)) return;

@@ -104,8 +104,9 @@ void Supervision::tell(Worker& worker) {
     std::rethrow_exception(end_);
   } catch (const WorkerDied& died) {
     if (!recovered_) throw WorkerDied(died.certificate(), refusal_);
-    throw WorkerRestarted(died.certificate(), worker.name() + " has taken its place (" + budget_.describe() +
-                                                  "). What was sent to it and not answered is lost: send it again");
+    throw WorkerRestarted(died.certificate(),
+                          worker.name() + " has taken its place (" + budget_.describe() +
+                              "). Messages that the old process did not answer are lost: send them again");
   }
 }
 

@@ -77,9 +77,11 @@ Array::Array(DType dtype, Shape shape, Buffer buffer, Form form)
     : dtype_(dtype), form_(form), shape_(std::move(shape)), buffer_(std::move(buffer)) {
   const std::uint64_t count = element_count(shape_);
   std::uint64_t bytes = 0;
-  if (__builtin_mul_overflow(count, item_bytes(dtype), &bytes) || bytes != buffer_.size)
+  const bool overflow = __builtin_mul_overflow(count, item_bytes(dtype), &bytes);
+  if (overflow || bytes != buffer_.size)
     throw UsageError("the array's buffer has " + std::to_string(buffer_.size) + " bytes, but " + std::to_string(count) +
-                     " elements of " + name_of(dtype) + " take another number");
+                     " elements of " + name_of(dtype) + " need " +
+                     (overflow ? "more than 64 bits can count" : std::to_string(bytes)));
 }
 
 void Array::require_dtype(DType wanted) const {

@@ -21,7 +21,7 @@ constexpr std::size_t answer_bytes_max = limits::request_bytes_max;
 
 std::string remedy(int error) {
   if (error == ECONNREFUSED || error == ENOENT)
-    return "nobody listens there. Start a server on that machine: python -m miniray.worker_server --port ... --work-fn "
+    return "no server listens there. Start one on that machine: python -m miniray.worker_server --port ... --work-fn "
            "..., or see whether it has ended";
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
     return std::generic_category().message(error) +

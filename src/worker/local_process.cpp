@@ -45,8 +45,8 @@ void check_fork_is_safe(const ForkOptions& options, const OpenMpAfterFork& openm
             options.spawn_call + ", for more");
   else if (options.warn_of_threads && system::thread_count() > 1)
     warn(options,
-         "this process has several threads; a forked worker gets only the calling one, and locks that the "
-         "others hold stay locked in it. Start workers before threads, or with " +
+         "this process has several threads; a forked worker has only the thread that forked it, and locks that "
+         "other threads hold stay locked in the worker. Start workers before threads, or with " +
              options.spawn_call);
 }
 

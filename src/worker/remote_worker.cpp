@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 
+#include "base/error_text.hpp"
 #include "base/network.hpp"
 #include "miniray/error.hpp"
 #include "worker/connect_workers.hpp"
@@ -32,7 +33,7 @@ ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Add
   const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "the argument key");
   if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
         options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
-    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + std::to_string(options.unreachable_s));
+    throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + number_text(options.unreachable_s));
   Request request;
   request.token = random_hex(16);
   request.work_fn = options.work_fn;

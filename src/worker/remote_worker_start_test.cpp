@@ -247,8 +247,9 @@ TEST_CASE("the error of a failed connection has the cause and the cure") {
   const int nobody = free_port();
   const std::string where = "127.0.0.1:" + std::to_string(nobody);
   CHECK_THROWS_WITH_AS(RemoteWorker("127.0.0.1", nobody, options),
-                       doctest::Contains(("cannot connect to " + where + ": nobody listens there").c_str()), Refused);
-  CHECK_THROWS_WITH_AS(RemoteWorker("/tmp/miniray-no-such-socket", 0, options), doctest::Contains("nobody listens"),
+                       doctest::Contains(("cannot connect to " + where + ": no server listens there").c_str()),
+                       Refused);
+  CHECK_THROWS_WITH_AS(RemoteWorker("/tmp/miniray-no-such-socket", 0, options), doctest::Contains("no server listens"),
                        Refused);
   CHECK_THROWS_WITH_AS(RemoteWorker("no-such-host.invalid", 1, options),
                        doctest::Contains("cannot find the host \"no-such-host.invalid\""), UnknownHost);

@@ -126,7 +126,7 @@ TEST_CASE("close kills a remote worker that does not end") {
   worker.close(0.05);
   CHECK_FALSE(worker.is_alive());
   for (const Value& pid : pids.list()) CHECK(comes_true([&] { return is_gone(pid.integer()); }));
-  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("was closed here"), EndOfStream);
+  CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("was closed by this process"), EndOfStream);
 }
 
 TEST_CASE("messages sent before a death, an error or an end are received first, even after wait") {

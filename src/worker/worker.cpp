@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "base/grace.hpp"
 #include "base/log.hpp"
 #include "base/system.hpp"
@@ -99,7 +100,7 @@ void Worker::State::explain_end() {
   const bool told_to_end = arrived_at_end_ && !ended_by_itself_;
   if ((returned_ || has_sent_its_end()) && !told_to_end) end_of_stream();
   if (channel_.closed() && (process_->running() || killed_here_ || process_->ending().exit_code == 0))
-    throw EndOfStream(name + " was closed here; start another one");
+    throw EndOfStream(name + " was closed by this process; start another one");
   if (!wait_for_exit(Deadline::in_ms(process_->news_within_ms())))
     throw EndOfStream(name + " closed its channel, but its process still runs; there are no more messages");
   throw WorkerDied(certificate());
@@ -115,7 +116,7 @@ auto Worker::State::talk(Call call) {
 }
 
 void Worker::State::require_running_work() {
-  if (arrived_at_end_) throw EndOfStream(name + " was closed here; start another one");
+  if (arrived_at_end_) throw EndOfStream(name + " was closed by this process; start another one");
   if (returned_ || error_ || channel_.ended()) explain_end();
 }
 
@@ -124,7 +125,7 @@ Message Worker::State::deliver(Message message) {
   end_reported_ = true;
   if (message.kind == Message::Kind::end) {
     returned_ = true;
-    if (channel_.closed()) throw EndOfStream(name + " was closed here; start another one");
+    if (channel_.closed()) throw EndOfStream(name + " was closed by this process; start another one");
     end_of_stream();
   }
   error_ = error_in(message);
@@ -159,7 +160,7 @@ bool Worker::State::wait_for_exit(const Deadline& deadline) {
 int Worker::State::wait(std::optional<double> timeout_s) {
   require_ours("wait for");
   if (!wait_for_exit(Deadline::in_seconds(timeout_s)))
-    throw TimeoutError(name + " still runs after " + std::to_string(*timeout_s) + " s");
+    throw TimeoutError(name + " still runs after " + number_text(*timeout_s) + " s; close() or kill() ends it");
   const DeathCertificate& ending = process_->ending();
   if (!ending.lost.empty()) throw WorkerDied(certificate());
   return ending.signal != 0 ? -ending.signal : ending.exit_code;
@@ -168,7 +169,9 @@ int Worker::State::wait(std::optional<double> timeout_s) {
 void Worker::State::kill(int signal) {
   require_ours("signal");
   killed_here_ = killed_here_ || signal == SIGKILL;
-  if (!process_->signal(signal)) throw UsageError("there is no signal " + std::to_string(signal));
+  if (!process_->signal(signal))
+    throw UsageError("cannot send signal " + std::to_string(signal) + " to " + name +
+                     ": there is no such signal; `kill -l` lists the signals");
 }
 
 std::string Worker::State::stack() {

@@ -232,8 +232,9 @@ void WorkerServer::State::pair_up(Pending pending) {
   halves_.erase(other);
   PendingConnection& first = half.pending.connection;
   if (first.request().kind == pending.connection.request().kind) {
-    refuse({&pending.connection.socket(), &first.socket()}, pending.connection.peer(),
-           "two connections with the same token asked for the same half of a worker");
+    refuse(
+        {&pending.connection.socket(), &first.socket()}, pending.connection.peer(),
+        R"(two connections with the same token are of the same kind; one has to be "worker" and the other "control")");
     return;
   }
   const bool data_first = first.request().kind == Request::Kind::worker;
@@ -347,7 +348,9 @@ bool WorkerServer::State::tick() {
   std::erase_if(halves_, [&](auto& half) {
     if (!half.second.deadline.passed()) return false;
     const PendingConnection& alone = half.second.pending.connection;
-    refuse({&alone.socket()}, alone.peer(), "the other of its two connections did not come");
+    refuse(
+        {&alone.socket()}, alone.peer(),
+        "the worker's other connection did not come within " + std::to_string(limits::hello_timeout_ms / 1000) + " s");
     return true;
   });
   if (listening_again_at_ && listening_again_at_->passed()) {
