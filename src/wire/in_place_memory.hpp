@@ -2,8 +2,9 @@
 // layout and the rules.
 //
 // The maker maps the memory as shared, fills it, and passes its descriptor with a message. Receivers map it privately:
-// what they write stays in their process. The first send freezes the memory, so that all who have it see the same bytes
-// for as long as one of them uses it. Then the maker uses it again for another array.
+// what they write stays in their process. The first send freezes the memory: the maker may not write to it any more, so
+// that all receivers see the same bytes. When no receiver uses the memory any more, the maker uses it again for another
+// array.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,8 @@ class InPlaceMemory : public Passed {
   /// Returns a buffer of uninitialised memory that can be sent without a copy. It is ordinary memory if it is small, or
   /// if the system has no shared memory left.
   [[nodiscard]] static Buffer allocate(std::size_t bytes);
-  /// Returns a received buffer. Input is untrusted: it throws ProtocolError if the descriptor is not such memory.
+  /// Returns a buffer in received memory. Input is untrusted: throws ProtocolError if the descriptor does not refer to
+  /// memory of this kind.
   [[nodiscard]] static Buffer receive(Fd memory, std::uint64_t offset, std::uint64_t bytes);
   /// Returns the memory that these bytes lie in; nullptr if they lie elsewhere. It is valid as long as the bytes are.
   [[nodiscard]] static InPlaceMemory* find(std::span<const std::byte> bytes);
@@ -41,10 +43,11 @@ class InPlaceMemory : public Passed {
 
   struct Lent {
     Fd memory;
-    std::uint64_t offset;  ///< of the bytes, behind the head
+    std::uint64_t offset;  ///< of the bytes, counted from the end of the head
   };
-  /// Counts a receiver and returns what it needs. Returns nothing if the bytes have to be copied: they are few, or a
-  /// receiver has written to them, or this process was forked since.
+  /// Counts one more receiver and returns what it needs. Returns nothing if the bytes have to be copied: because they
+  /// are few, because this process has received them and written to them, or because this process was forked after it
+  /// got them.
   [[nodiscard]] std::optional<Lent> lend(std::span<const std::byte> bytes);
   /// Undoes lend(), if the message was not sent after all.
   void take_back() {

@@ -1,5 +1,5 @@
-// What travels beside a message as a descriptor, between two processes of one machine: memory that was made in place,
-// or another descriptor, such as the end of a channel. A Buffer refers to it.
+// A part of a message that is passed as a descriptor between two processes of one machine: memory that was made in
+// place, or another descriptor, such as the end of a channel. A Buffer refers to it.
 #pragma once
 
 #include <cstdint>
