@@ -1,6 +1,6 @@
 """Multiply pairs of matrices on several machines: the workers of matmul.py, started through ssh.
 
-    python examples/cluster_matmul.py node1 node2 [--pairs 64] [--size 500] [--workers 4] [--tunnel]
+    python examples/cluster_matmul.py [node1 node2 ...] [--pairs 64] [--size 500] [--workers 4] [--tunnel]
 
 A node is a host name that ssh knows; without nodes, the script starts two servers on this machine. Nodes need Python,
 numpy and MiniRay; MiniRay copies this script.

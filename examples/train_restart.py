@@ -2,9 +2,9 @@
 
     python examples/train_restart.py [node1 node2 ...] [--workers 2] [--steps 20] [--save-every 5] [--kill-at 13]
 
-All ranks restart from the last checkpoint, with a new rendezvous. Run it with --kill-at 0 and compare: the last loss is
-the same to the last bit. A node is a host name that ssh knows; without nodes, the script starts two servers on this
-machine.
+All ranks restart from the last checkpoint and meet at another port. Run the script with --kill-at 0 and compare: the
+last loss is the same to the last bit. A node is a host name that ssh knows; without nodes, the script starts two
+servers on this machine.
 """
 
 import argparse

@@ -8,7 +8,7 @@ MiniRay copies this script. If you give several numbers of workers, the script m
 
 A candidate's process never has the expected answers, and the script does not trust what it sends. This is not a
 sandbox: only a container can protect files, and other processes of the same user, from a candidate, and stop a
-candidate that moves into a session of its own (setsid).
+candidate that moves into a process group of its own (setsid, setpgid).
 """
 
 import argparse
