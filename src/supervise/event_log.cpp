@@ -13,7 +13,7 @@
 namespace miniray {
 namespace {
 
-constexpr double tick_s = 1e-6;  // what a double of today's time can tell apart
+constexpr double tick_s = 1e-6;  // the smallest difference that a double has at today's time
 
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -37,7 +37,7 @@ EventLog::EventLog(std::size_t events_max) : events_max_(events_max) {
 void EventLog::add(Event event) {
   if (event.kind.empty()) throw UsageError("the kind of an event is empty; give it a word, such as worker_died");
   const std::lock_guard lock(mutex_);
-  last_s_ = event.time_s = std::max(wall_clock_s(), last_s_ + tick_s);  // in order, though the clock be set back
+  last_s_ = event.time_s = std::max(wall_clock_s(), last_s_ + tick_s);  // in order, even if the clock goes backwards
   write(event);
   events_.push_back(std::move(event));
   if (events_.size() <= events_max_) return;
@@ -77,7 +77,7 @@ void EventLog::write_to(const std::string& path) {
   for (const Event& event : events_) write(event);
 }
 
-// A line at a time, so that who follows the file sees it at once, and whole.
+// Writes and flushes each line at once, so that a program that follows the file sees whole lines without delay.
 void EventLog::write(const Event& event) {
   if (!file_.is_open()) return;
   file_ << event.json() + "\n" << std::flush;

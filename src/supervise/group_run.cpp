@@ -9,7 +9,7 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Whether the ranks may start again after this error: the others are mistakes.
+// Returns whether the ranks may start again after this error. Any other error is a mistake of the program.
 bool is_a_death(const Error& error) {
   return dynamic_cast<const GroupError*>(&error) != nullptr || dynamic_cast<const WorkerDied*>(&error) != nullptr ||
          dynamic_cast<const WorkerError*>(&error) != nullptr || dynamic_cast<const ClusterError*>(&error) != nullptr;
@@ -28,7 +28,7 @@ void run_attempts(const GroupSteps& steps, const RestartPolicy& policy, EventLog
   const auto note = [&](const char* kind, const std::string& text, Value details = {}) {
     events.add({.kind = kind, .text = text, .details = std::move(details)});
   };
-  bool has_begun = false;  // a group has come together once
+  bool has_begun = false;  // all ranks of a group were ready at least once
   for (int attempt = 0;; ++attempt) {
     std::optional<double> pause_s;
     try {

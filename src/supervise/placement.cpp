@@ -1,5 +1,5 @@
-// Where in a cluster the replacement of a worker, or a rank of one more attempt, goes: to its own node, whose server is
-// launched again if it is gone, or to the nodes that are left.
+// Decides on which node of a cluster a worker is replaced, or a rank started again: on its own node, whose server is
+// launched again if it is gone, or on the nodes that are left.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -12,8 +12,8 @@
 namespace miniray {
 namespace {
 
-// Launches the server of a node that cannot be reached again. False, and `why` says it, if that fails: the node is lost
-// for now. Both outcomes are in the log.
+// Launches the server of a node that cannot be reached. Records in the log that the node was lost, and whether its
+// server is back. If the launch failed, returns false and sets `why` to the error.
 bool bring_back(Cluster& cluster, std::size_t node, ClusterError& why, EventLog& events) {
   const std::string& name = cluster.node_names()[node];
   events.add({.kind = "node_lost", .node = name, .text = why.what()});
@@ -28,7 +28,7 @@ bool bring_back(Cluster& cluster, std::size_t node, ClusterError& why, EventLog&
   return true;
 }
 
-using Ranks = std::map<std::size_t, std::vector<Worker>>;  // by the node whose they are, wherever they run
+using Ranks = std::map<std::size_t, std::vector<Worker>>;  // by the node that they were planned for, wherever they run
 
 void add(Ranks& ranks, Cluster& cluster, std::vector<Worker> workers) {
   for (Worker& worker : workers) {
@@ -37,7 +37,7 @@ void add(Ranks& ranks, Cluster& cluster, std::vector<Worker> workers) {
   }
 }
 
-// Each node that fails is launched again, once; if that is of no use, it is lost.
+// Launches the server of each node that fails again, once. If the node fails a second time, it is lost.
 Ranks connect_where_possible(Cluster& cluster, const std::string& work_fn, StartOptions options, bool other_nodes,
                              EventLog& events) {
   std::set<std::size_t> launched_again;

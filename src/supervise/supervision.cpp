@@ -1,4 +1,4 @@
-// The recovery of a worker whose process has died: how often, by which steps, and what its caller hears.
+// Replaces the process of a worker that has died, as often as the policy allows, and says so to the caller.
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "miniray/supervised_worker.hpp"
@@ -12,7 +12,7 @@ SupervisionOptions with_log(SupervisionOptions options) {
   return options;
 }
 
-// (text, cause) of an end, for the log.
+// Returns the text and the cause of an end, for the log.
 std::pair<std::string, std::string> described(const std::exception_ptr& end) {
   try {
     std::rethrow_exception(end);
@@ -62,7 +62,7 @@ std::optional<double> Supervision::pause_before_attempt(Worker& worker) {
 }
 
 bool Supervision::failed(Worker& worker, const Error& error) {
-  noted_ = restarts_;  // the end of a process that never took the place is no death of the worker's
+  noted_ = restarts_;  // the end of a process that could not replace the old one is not a death of the worker
   failure_ = error.what();
   note(worker, "restart_failed", failure_);
   return false;
@@ -70,7 +70,7 @@ bool Supervision::failed(Worker& worker, const Error& error) {
 
 bool Supervision::attempt(Worker& worker) {
   MINIRAY_CHECK(end_, worker.name());
-  if (recovered_) return true;  // in another call, during the pause
+  if (recovered_) return true;  // another call has recovered the worker during the pause
   try {
     worker.adopt(replace_(worker));
   } catch (const UsageError&) {
@@ -91,7 +91,7 @@ bool Supervision::attempt(Worker& worker) {
   } catch (const AttemptFailed& error) {
     return failed(worker, error);
   } catch (...) {
-    worker.kill();  // without its state it must not be taken for a good one
+    worker.kill();  // it lacks its state, so no call may use it
     throw;
   }
   return recovered_ = true;
