@@ -6,6 +6,7 @@
 
 #include "base/error_text.hpp"
 #include "base/network.hpp"
+#include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "worker/connect_workers.hpp"
 #include "worker/connector.hpp"
