@@ -1,4 +1,4 @@
-// Calls functions and objects of workers by name, with many calls at once on several workers.
+// Calls functions and objects of workers, with many calls at once on several workers.
 //   calls [numbers] [workers]
 #include <cstdio>
 #include <cstdlib>
@@ -42,9 +42,9 @@ int main(int argc, char** argv) {
   // Start all calls before waiting for the first result.
   std::vector<miniray::CallFuture<double>> squares;
   for (int i = 0; i < numbers; ++i)
-    squares.push_back(callers[static_cast<std::size_t>(i % count)].call_async<double>("square", i));
+    squares.push_back(callers[static_cast<std::size_t>(i % count)].call_async(square, i));
   double sum = 0;
-  for (const auto& future : squares) sum += future.get();
+  for (const double each : miniray::when_all(squares).get()) sum += each;
 
   // Create an object that lives in its worker.
   miniray::Caller& first = callers.front();
@@ -52,11 +52,14 @@ int main(int argc, char** argv) {
   for (int i = 0; i < numbers; ++i) first.call<void>("total.add", square(i));
   const auto total = first.call<double>("total.value");
 
+  // A lambda without captures needs no registration: the worker runs the same program.
+  const double half = first.call([](double x) { return x / 2; }, total);
+
   try {
     first.call("square", "three");
   } catch (const miniray::CallError& error) {
     std::printf("%s\n", error.message().c_str());  // square takes (double), and argument 1 is a string: "three"
   }
   std::printf("The sum of %d squares is %.0f, and %.0f one after the other.\n", numbers, sum, total);
-  return sum == total ? EXIT_SUCCESS : EXIT_FAILURE;
+  return sum == total && 2 * half == total ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -6,6 +6,7 @@
 #include <miniray/miniray.hpp>
 #include <numeric>
 #include <random>
+#include <ranges>
 #include <vector>
 
 namespace {
@@ -38,16 +39,13 @@ int main(int argc, char** argv) {
   // Register before the workers start: they have what this program has at that time.
   miniray::registry().add("count_hits", count_hits).add("mean", mean);
   miniray::Pool pool(workers);
-
-  std::vector<int> seeds(static_cast<std::size_t>(tasks));
-  std::iota(seeds.begin(), seeds.end(), 1);
-  const std::vector<int> hits = pool.map<int>("count_hits", seeds);
+  const std::vector<int> hits = pool.map(count_hits, std::views::iota(1, tasks + 1));
 
   // This task gets all CPUs, and is tried again if its worker dies.
   const miniray::PoolView wide = pool.with({.num_cpus = static_cast<double>(workers), .retries = 2});
-  const auto average = wide.submit<double>("mean", hits);
-  const auto failing = pool.submit<double>("mean", std::vector<int>());
-  const double pi = 4 * average.get() / 20'000;
+  const auto average = wide.submit(mean, hits).then([](double hit) { return 4 * hit / 20'000; });
+  const auto failing = pool.submit<double>("mean", std::vector<int>());  // by its name
+  const double pi = average.get();
   try {
     (void)failing.get();
   } catch (const miniray::CallError& error) {

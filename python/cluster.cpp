@@ -107,7 +107,10 @@ void bind_cluster(nb::module_& module) {
           nb::sig("def connect_to_servers(self, work_fn: str, num_workers: int | None, gpus_per_worker: float | None, "
                   "gpus: collections.abc.Sequence[int], pin_cpus: bool, nodes: collections.abc.Sequence[int]) -> "
                   "list[_ReadyWorker]"))
-      .def("relaunch", &Cluster::relaunch, "node"_a, "timeout"_a.none(), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "relaunch",
+          [](Cluster& self, std::size_t node, std::optional<double> timeout_s) { self.relaunch(node, timeout_s); },
+          "node"_a, "timeout"_a.none(), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "replace",
           [](Cluster& self, Worker& worker, std::optional<std::size_t> node) {

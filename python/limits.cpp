@@ -128,6 +128,7 @@ constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(first_chunk_items_max),
     MINIRAY_LIMIT(lazy_chunk_items_max),
     MINIRAY_LIMIT(lazy_chunks_max),
+    MINIRAY_LIMIT(spoken_name_bytes_max),
     MINIRAY_LIMIT(wait_turn_ms),
     MINIRAY_LIMIT(means_max),
     MINIRAY_LIMIT(recognised_buffers_max),

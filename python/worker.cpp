@@ -175,7 +175,8 @@ void bind_worker(nb::module_& module) {
   bind_conversation(worker);
   worker
       .def(
-          "wait", &Worker::wait, "timeout"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+          "wait", [](Worker& self, std::optional<double> timeout_s) { return self.wait(timeout_s); },
+          "timeout"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
           nb::sig("def wait(self, timeout: float | None = None) -> int"),
           "Wait for the process to end, and return its exit code, or minus the signal that killed it. Messages that it "
           "still sends are kept for recv(). Raises TimeoutError if the process still runs after `timeout` seconds.")
@@ -191,11 +192,12 @@ void bind_worker(nb::module_& module) {
            "Send a signal. SIGKILL kills the worker and all processes that it started; another signal goes to the "
            "worker "
            "only.")
-      .def("close", &Worker::close, "grace_s"_a = grace_ms(limits::close_grace_ms) / 1000.0,
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Close the conversation and end the process: the worker sees the end of the stream, has grace_s seconds to "
-           "finish, and is killed if it has not finished. A failure of the worker that no call has raised is reported "
-           "on standard error.")
+      .def(
+          "close", [](Worker& self, double grace_s) { self.close(grace_s); },
+          "grace_s"_a = grace_ms(limits::close_grace_ms) / 1000.0, nb::call_guard<nb::gil_scoped_release>(),
+          "Close the conversation and end the process: the worker sees the end of the stream, has grace_s seconds to "
+          "finish, and is killed if it has not finished. A failure of the worker that no call has raised is reported "
+          "on standard error.")
       .def("stack", &Worker::stack, nb::call_guard<nb::gil_scoped_release>(),
            "Return what the worker is doing now: its state, and the Python stack of each of its threads (of a C++ "
            "worker, its C++ stack). The worker is not disturbed. The text is empty if the worker has ended.")

@@ -81,6 +81,13 @@ def test_a_name_that_is_not_known(worker: Any) -> None:
         'LookupError: no function "math.sqrtt" is registered here (registered: square). Looked for in a module: '
         "cannot import math.sqrtt: module 'math' has no attribute 'sqrtt'; did you mean isqrt or sqrt?"
     )
+    # A C++ program calls its lambdas by such names, of which clang's have a dot.
+    for function in ("main()::<lambda(double)>", "lambda at main.cpp:3:15"):
+        assert told(lambda function=function: worker.call_remote(f"{function} [c++ 0123456789abcdef]", 3)) == (
+            f"LookupError: {function} is a function of a C++ program that was called without a name, and this is a "
+            'Python worker. Call a function of Python by its name, "module.function", or use workers that run the same '
+            "C++ program"
+        )
     with Pool(1) as pool:
         text = told(lambda: pool.submit("square", 3).result())
         assert text.partition("\n")[0] == (

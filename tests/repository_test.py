@@ -28,7 +28,7 @@ LAYERS = [
 
 # The layer of each public header. miniray.hpp includes them all.
 PUBLIC_HEADERS = {
-    "base": ["error", "export", "limits", "log", "owned", "version"],
+    "base": ["error", "export", "limits", "log", "owned", "seconds", "version"],
     "hardware": ["hardware"],
     "wire": ["array", "value", "message"],
     "channel": ["channel"],
@@ -36,7 +36,7 @@ PUBLIC_HEADERS = {
     "launch": ["launch"],
     "cluster": ["cluster"],
     "collective": ["nccl", "training_group", "doctor"],
-    "calls": ["convert", "registry", "calls", "future"],
+    "calls": ["convert", "registry", "typed_function", "future", "continuation", "coroutine", "std_future", "calls"],
     "supervise": ["event_log", "restart_policy", "supervised_worker", "group_run"],
     "tasks": ["task_options", "pool"],
     "cli": ["miniray"],

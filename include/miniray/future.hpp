@@ -5,7 +5,7 @@
 //   auto both = miniray::when_all(future, root);                   // a Future<std::tuple<double, double>>
 //   double nine = future.get(500ms);
 //   double three = co_await root;                                  // in a coroutine: coroutine.hpp
-//   std::future<double> standard = root;                           // std_future.hpp
+//   std::future<double> standard = root;                           // needs std_future.hpp
 //
 // There is no hidden thread. A result is noticed in a call of some thread that waits for it, asks for it with ready(),
 // or waits for another future of the same pool or of the same worker. Whatever was attached to a future by on_done(),
@@ -281,11 +281,21 @@ class FutureOf : public Base {
   }
   Result await_resume() const { return get(); }
 
-  /// Converts to a std::future of the same result. std_future.hpp, which miniray.hpp includes, has the conversion.
+  /// Converts to a std::future of the same result, if std_future.hpp is included.
   template <class Standard>
-    requires requires(const FutureOf& future, Standard* standard) { convert_to_standard(future, standard); }
+    requires(!detail::IsFuture<Standard>::value &&
+             requires(Standard& standard) {
+               standard.valid();
+               standard.wait();
+               standard.get();
+             })
   operator Standard() const {
-    return convert_to_standard(*this, static_cast<Standard*>(nullptr));
+    constexpr bool convertible =
+        requires(const FutureOf& future, Standard* standard) { convert_to_standard(future, standard); };
+    static_assert(convertible,
+                  "the conversion to std::future is in a header of its own, because <future> takes long to compile: "
+                  "#include <miniray/std_future.hpp>. The std::future has to have the same result");
+    if constexpr (convertible) return convert_to_standard(*this, static_cast<Standard*>(nullptr));
   }
 };
 

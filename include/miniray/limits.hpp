@@ -216,6 +216,8 @@ inline constexpr std::size_t first_chunk_items_max = 64;
 // have results that were not taken.
 inline constexpr std::size_t lazy_chunk_items_max = 512;
 inline constexpr std::size_t lazy_chunks_max = 4;
+// How much of a function's type is shown in place of a name (typed_function.hpp).
+inline constexpr std::size_t spoken_name_bytes_max = 100;
 // when_any() of futures that cannot be waited for together waits for each of them in turn, for this long.
 inline constexpr int wait_turn_ms = 2;
 // For how many functions a pool remembers how long an item takes.

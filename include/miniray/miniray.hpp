@@ -1,5 +1,5 @@
 // MiniRay runs functions in other processes and exchanges plain messages with them. This header includes the others,
-// except doctor.hpp (a check before training). Read them in this order:
+// except doctor.hpp (a check before training) and std_future.hpp, which needs <future>. Read them in this order:
 //
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
 // 2. What a message may hold:               value.hpp, array.hpp
@@ -36,7 +36,6 @@
 #include "miniray/remote_worker.hpp"
 #include "miniray/restart_policy.hpp"
 #include "miniray/seconds.hpp"
-#include "miniray/std_future.hpp"
 #include "miniray/supervised_worker.hpp"
 #include "miniray/task_options.hpp"
 #include "miniray/training_group.hpp"

@@ -95,7 +95,8 @@ class Supervision : public Recovery {
 
 /// A worker that is supervised from its start. Its calls are Worker's, with what recovery adds: if the process has
 /// died, it is replaced and WorkerRestarted is thrown, once; if the policy refuses, WorkerDied. If the work function
-/// threw, WorkerError is thrown, and the process is new too.
+/// threw, WorkerError is thrown, and the process is new too. It may be moved; after that, calls on the old object throw
+/// UsageError.
 class SupervisedWorker {
  public:
   using Start = std::function<Worker()>;
@@ -113,14 +114,19 @@ class SupervisedWorker {
 
   /// The worker itself, which is supervised wherever it is used. It stays the same when its process is replaced.
   [[nodiscard]] Worker& worker() { return worker_; }
-  [[nodiscard]] int restarts() const { return supervision_->restarts(); }
-  [[nodiscard]] EventLog& events() { return supervision_->events(); }
+  [[nodiscard]] int restarts() const { return supervision().restarts(); }
+  [[nodiscard]] EventLog& events() { return supervision().events(); }
 
   /// One rung lower: puts another process in the place of one that has ended, as the policy allows. False if it does
   /// not allow it.
   bool recover(const Error& why);
 
  private:
+  [[nodiscard]] Supervision& supervision() const {
+    if (!supervision_) throw_moved_from("SupervisedWorker");
+    return *supervision_;
+  }
+
   Worker worker_;
   std::shared_ptr<Supervision> supervision_;
 };

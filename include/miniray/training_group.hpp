@@ -48,7 +48,8 @@ class GroupError : public Error {
 };
 
 /// The cluster must outlive the group, and so must the workers, which the group does not own. Only one thread at a time
-/// may use a group.
+/// may use a group. A group may be moved; a group that was moved from can be destroyed and assigned to, and
+/// broadcast(), scatter() and gather() throw UsageError.
 class TrainingGroup {
  public:
   /// Gives the workers, which must belong to the cluster, ranks in their order; sends each its NCCLConfig, and waits

@@ -162,8 +162,9 @@ void Caller::forget(std::string_view name) {
 }
 
 std::size_t Caller::take_replies() {
-  desk()->take_replies();
-  return desk_->under_way();
+  const std::shared_ptr<CallDesk> kept = desk();  // a callback may destroy this Caller
+  kept->take_replies();
+  return kept->under_way();
 }
 
 Worker& Caller::worker() const { return desk()->worker(); }

@@ -26,6 +26,11 @@ int typed_sum(const std::vector<int>& numbers) noexcept {
 void typed_nothing() {}
 double typed_unregistered(double x) { return x; }
 
+// src/tasks/pool_futures_test.cpp has another one of the same name.
+auto lambda_of_this_file() {
+  return [](int x) { return x + 1000; };
+}
+
 // Two lambdas of the same type, as it is written: the compiler names both after this function.
 template <int number>
 auto twin() {
@@ -107,6 +112,7 @@ TEST_CASE("lambdas of the same written type are told apart") {
   CHECK(caller.call(twin<2>(), 10) == 12);
   CHECK(caller.call([](int x) { return x + 1; }, 1) == 2);
   CHECK(caller.call([](int x) { return x + 2; }, 1) == 3);
+  CHECK(caller.call(lambda_of_this_file(), 1) == 1001);
   const auto one = [](int x) { return x + 1; };
   const auto two = [](int x) { return x + 2; };
   CHECK(detail::remote_name(one) != detail::remote_name(two));

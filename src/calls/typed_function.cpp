@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray::detail {
 namespace {
@@ -21,7 +22,6 @@ namespace {
 constexpr std::string_view mark = " [c++ ";
 constexpr std::size_t digits = 16;
 constexpr std::size_t tail_size = mark.size() + digits + 1;  // " [c++ 0123456789abcdef]"
-constexpr std::size_t spoken_bytes_max = 100;
 
 class Fnv1a {
  public:
@@ -118,8 +118,8 @@ std::string spoken(std::string_view type) {
     return "lambda at " +
            std::string(type.substr(type.rfind('/') == std::string_view::npos ? lambda_at.size() : type.rfind('/') + 1,
                                    std::string_view::npos))
-               .substr(0, spoken_bytes_max - 12);
-  return std::string(type.substr(0, spoken_bytes_max));
+               .substr(0, limits::spoken_name_bytes_max - 12);
+  return std::string(type.substr(0, limits::spoken_name_bytes_max));
 }
 
 }  // namespace

@@ -216,6 +216,7 @@ void TrainingGroup::fail(std::size_t failed, const std::exception_ptr& why) {
 }
 
 void TrainingGroup::require_alive() const {
+  if (workers_.empty()) throw_moved_from("TrainingGroup");
   if (failure_) throw GroupError(*failure_);
 }
 
@@ -253,10 +254,10 @@ void TrainingGroup::scatter(std::span<const Value> messages) {
 // A rank that waits for a dead one does not read its message. So this function never waits for a single rank: it sends
 // to all as they take data, and looks for dead ranks meanwhile.
 void TrainingGroup::scatter(std::span<const Message> messages) {
+  require_alive();
   if (messages.size() != size())
     throw UsageError("scatter takes one message for each of the " + std::to_string(size()) + " ranks, not " +
                      std::to_string(messages.size()));
-  require_alive();
   const auto attempt = [&](std::size_t rank, const auto& action) {
     try {
       action();

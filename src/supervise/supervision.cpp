@@ -129,13 +129,13 @@ SupervisedWorker::SupervisedWorker(Worker worker, Replace replace, SupervisionOp
 }
 
 bool SupervisedWorker::recover(const Error& why) {
-  supervision_->on_end(worker_, std::make_exception_ptr(why));
+  supervision().on_end(worker_, std::make_exception_ptr(why));
   try {
-    supervision_->recover(worker_);
+    supervision().recover(worker_);
   } catch (const Error&) {
-    if (supervision_->pending()) throw;  // not from tell(): on_restart threw it
+    if (supervision().pending()) throw;  // not from tell(): on_restart threw it
   }
-  return supervision_->recovered();
+  return supervision().recovered();
 }
 
 std::vector<SupervisedWorker> supervise(Cluster& cluster, std::vector<Worker> workers,

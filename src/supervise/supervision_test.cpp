@@ -232,4 +232,18 @@ TEST_CASE("a node that is gone for good: another, if the policy allows it") {
   CHECK_THROWS_WITH_AS((void)bound[1].recv(), doctest::Contains("(workdir): No such file"), WorkerDied);
 }
 
+TEST_CASE("a supervised worker that was moved from says so") {
+  SupervisedWorker first([] { return Worker([](Handle& handle) { handle.send(handle.recv()); }); });
+  SupervisedWorker second = std::move(first);
+  second.send(3);
+  CHECK(second.recv() == Value(3));
+  const char* const text = "was moved from";
+  CHECK_THROWS_WITH_AS((void)first.restarts(), doctest::Contains(text), UsageError);
+  CHECK_THROWS_WITH_AS((void)first.events(), doctest::Contains(text), UsageError);
+  CHECK_THROWS_WITH_AS(first.send(1), doctest::Contains(text), UsageError);
+  CHECK_THROWS_WITH_AS((void)first.recover(Error("why")), doctest::Contains(text), UsageError);
+  first = std::move(second);
+  CHECK(first.restarts() == 0);
+}
+
 }  // namespace miniray

@@ -25,6 +25,11 @@ using namespace std::chrono_literals;
 double tasks_half(double x) { return x / 2; }
 constexpr auto tasks_square = [](double x) { return x * x; };
 
+// src/calls/typed_calls_test.cpp has another one of the same name.
+auto lambda_of_this_file() {
+  return [](int x) { return x + 2000; };
+}
+
 Future<double> sum_of_tasks(Pool& pool, int count) {
   std::vector<TaskFuture<double>> futures;
   for (int i = 1; i <= count; ++i) futures.push_back(pool.submit(tasks_square, i));
@@ -58,6 +63,7 @@ TEST_CASE("typed tasks: registered functions, lambdas, fn<> and ranges") {
   CHECK(pool.with({.timeout_s = 60s, .retries = 1}).submit([](int a, int b) { return a + b; }, 1, 2).get() == 3);
   CHECK(pool.submit([] { return getpid(); }).get() != getpid());
   pool.submit([] {}).get();
+  CHECK(pool.submit(lambda_of_this_file(), 1).get() == 2001);
   CHECK(pool.map(tasks_half, std::views::iota(0, 4)) == std::vector<double>{0, 0.5, 1, 1.5});
   CHECK(pool.map(tasks_square, std::vector{1, 2, 3}, {.chunk_size = 1, .timeout_s = 30s}) ==
         std::vector<double>{1, 4, 9});
