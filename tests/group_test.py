@@ -139,7 +139,7 @@ def test_a_rank_that_leaves_is_named() -> None:
             del group
             handle.send("left")
             handle.recv()
-        with pytest.raises(GroupBroken, match="rank 1 .* has left the group"):
+        with pytest.raises(GroupBroken, match=r"rank 1 .* has left the group"):
             group.barrier()
         handle.send("heard")
 

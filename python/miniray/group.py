@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def create_group(workers: Iterable[Any], timeout: float | None = None) -> None:
     """Make a group of these workers: the n-th worker has rank n. Each of them must call ``Group(handle)`` next.
 
-    ``timeout`` is how many seconds a call of a rank waits for the others; by default, 600. Raises UsageError, and invites
-    nobody, if a worker is on another machine.
+    ``timeout`` is how many seconds a call of a rank waits for the others; by default, 600. Raises UsageError, and
+    invites nobody, if a worker is on another machine.
     """
     _core._create_group(list(workers), _core.limits.group_timeout_ms / 1000 if timeout is None else timeout)
 
@@ -36,8 +36,8 @@ class Group:
     "product", "min" or "max".
 
     If a rank dies, leaves or makes another call, the calls of all others raise GroupBroken, which names the rank,
-    within a second. If a rank is missing for longer than the time-out, they raise TimeoutError. The group cannot be used
-    afterwards.
+    within a second. If a rank is missing for longer than the time-out, they raise TimeoutError. The group cannot be
+    used afterwards.
     """
 
     def __init__(self, handle: Handle) -> None:

@@ -45,10 +45,17 @@ std::string error_in(const Value& report) {
 }
 
 template <class T>
+T element(int number) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(number);
+  else
+    return T(static_cast<float>(number));
+}
+
+template <class T>
 std::vector<T> numbers_of(Group& group, std::size_t count) {
   std::vector<T> numbers(count);
-  for (std::size_t i = 0; i < count; ++i)
-    numbers[i] = static_cast<T>(static_cast<std::size_t>(group.rank() + 1) * (i % 100 + 1));
+  for (std::size_t i = 0; i < count; ++i) numbers[i] = element<T>((group.rank() + 1) * static_cast<int>(i % 100 + 1));
   return numbers;
 }
 
@@ -58,7 +65,7 @@ bool sums_are_right(Group& group, std::size_t count) {
   group.all_reduce(std::span(numbers));
   const int factor = group.size() * (group.size() + 1) / 2;
   for (std::size_t i = 0; i < count; ++i)
-    if (numbers[i] != static_cast<T>(factor * static_cast<int>(i % 100 + 1))) return false;
+    if (numbers[i] != element<T>(factor * static_cast<int>(i % 100 + 1))) return false;
   return true;
 }
 
