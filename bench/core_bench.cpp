@@ -1,8 +1,10 @@
 // Times the C++ API and its yardsticks. `core_bench ROW SIDE COUNT` prints nanoseconds per operation; bench/run.py
 // interleaves the two sides and takes medians.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <miniray/miniray.hpp>
@@ -20,6 +22,7 @@ using miniray::Worker;
 
 constexpr std::size_t large_bytes = 8 << 20;
 constexpr std::size_t small_bytes = 64;
+constexpr std::size_t in_place_bytes = 128'000'000;
 
 double ns_per_operation(std::size_t count, const std::function<void()>& operation) {
   const auto start = std::chrono::steady_clock::now();
@@ -111,6 +114,33 @@ double worker_start(std::size_t count) {
   });
 }
 
+// 128 MB that are in memory which is passed on, and a small answer. Filling the array is not part of it.
+double in_place(std::size_t count) {
+  Worker worker([](Handle& handle) {
+    for (;;) {
+      const Value array = handle.recv();
+      handle.send(array.array<const float>()[0]);
+    }
+  });
+  double total = 0;
+  for (std::size_t i = 0; i < count + 2; ++i) {
+    Array array = worker.make_array<float>({in_place_bytes / sizeof(float)});
+    std::ranges::fill(array.elements<float>(), static_cast<float>(i));
+    const double took = ns_per_operation(1, [&] {
+      worker.send(array);
+      (void)worker.recv();
+    });
+    if (i >= 2) total += took;
+  }
+  return total / static_cast<double>(count);
+}
+
+double copied_once(std::size_t count) {
+  const std::vector<std::uint8_t> from(in_place_bytes, 1);
+  std::vector<std::uint8_t> to(in_place_bytes, 2);
+  return warm(count, [&] { std::memcpy(to.data(), from.data(), to.size()); });
+}
+
 using Row = std::function<double(std::size_t)>;
 
 const std::map<std::string, Row>& rows() {
@@ -123,6 +153,8 @@ const std::map<std::string, Row>& rows() {
       {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
       {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), large_bytes); }},
       {"large_tcp/ours", [](std::size_t n) { return remote_round_trip(n, large_message(), {}); }},
+      {"in_place/raw", copied_once},
+      {"in_place/ours", in_place},
       {"one_way/raw", raw_one_way},
       {"one_way/ours", one_way},
       {"start/raw", [](std::size_t n) { return warm(n, bench::bare_start); }},

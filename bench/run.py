@@ -95,6 +95,13 @@ def rows(scale: float) -> list[Row]:
             raw_large_tcp,
         ),
         Row(
+            "128 MB made in place, to a worker and a small answer, C++",
+            "one memcpy of 128 MB",
+            1 / 50,
+            core("in_place/ours", n(20)),
+            core("in_place/raw", n(20)),
+        ),
+        Row(
             "one-way small messages, pipelined",
             "raw 64-byte writes",
             2.0,

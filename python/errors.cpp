@@ -7,6 +7,7 @@
 #include "interop.hpp"
 #include "miniray/cluster.hpp"
 #include "miniray/error.hpp"
+#include "miniray/group.hpp"
 #include "miniray/training_group.hpp"
 
 namespace miniray::python {
@@ -109,6 +110,8 @@ void translate(const std::exception_ptr& thrown, void*) {
     raise_cluster_error(error);
   } catch (const GroupError& error) {
     raise_group_error(error);
+  } catch (const GroupBroken& error) {
+    raise_package_error("GroupBroken", error);
   } catch (const Refused& error) {
     raise_package_error("Refused", error);
   } catch (const UnknownHost& error) {

@@ -60,6 +60,7 @@ void bind_hardware(nb::module_& module);
 void bind_command(nb::module_& module);
 void bind_pool(nb::module_& module);
 void bind_collective(nb::module_& module);
+void bind_group(nb::module_& module);
 void bind_supervision(nb::module_& module);
 void bind_limits(nb::module_& module);
 

@@ -20,6 +20,7 @@ NB_MODULE(_core, module) {
   bind_cluster(module);
   bind_hardware(module);
   bind_collective(module);
+  bind_group(module);
   bind_supervision(module);
   bind_pool(module);
   bind_command(module);

@@ -15,27 +15,7 @@
 #include "wire/sink.hpp"
 
 namespace miniray::python {
-namespace {
-
-void throw_if(bool failed) {
-  if (failed) throw nb::python_error();
-}
-
-std::string type_name(PyObject* object) {
-  const std::string name = Py_TYPE(object)->tp_name;
-  const std::size_t dot = name.rfind('.');
-  const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
-  const bool vowel = !last.empty() && std::string_view("aeiouAEIOU").find(last[0]) != std::string_view::npos;
-  return (vowel ? "an " : "a ") + last;
-}
-
-std::string repr(PyObject* object) {
-  nb::object text = nb::steal(PyObject_Repr(object));
-  throw_if(!text.is_valid());
-  return nb::cast<const char*>(nb::str(text));
-}
-
-// Finds the dtype for the format of a buffer, which is in the notation of struct. Returns false if there is none.
+// The format is in the notation of the module struct.
 bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped) {
   std::string_view format = view.format == nullptr ? "B" : view.format;
   swapped = format.starts_with('>') || format.starts_with('!');
@@ -54,6 +34,26 @@ bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped) {
   if (std::string_view("BHILQN").find(format[0]) != std::string_view::npos)
     return dtype = static_cast<DType>(static_cast<int>(DType::uint8) + log2_bytes), true;
   return false;
+}
+
+namespace {
+
+void throw_if(bool failed) {
+  if (failed) throw nb::python_error();
+}
+
+std::string type_name(PyObject* object) {
+  const std::string name = Py_TYPE(object)->tp_name;
+  const std::size_t dot = name.rfind('.');
+  const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
+  const bool vowel = !last.empty() && std::string_view("aeiouAEIOU").find(last[0]) != std::string_view::npos;
+  return (vowel ? "an " : "a ") + last;
+}
+
+std::string repr(PyObject* object) {
+  nb::object text = nb::steal(PyObject_Repr(object));
+  throw_if(!text.is_valid());
+  return nb::cast<const char*>(nb::str(text));
 }
 
 // Thrown by an exact walk if an object would arrive as something else.

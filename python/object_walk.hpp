@@ -10,6 +10,10 @@
 
 namespace miniray::python {
 
+/// Finds the dtype for the format of a buffer. Returns false if there is none. `swapped`: the bytes of each element are
+/// in the other order.
+bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped);
+
 /// Where EncodedObject::exactly() looks for an object that occurs twice. A message would turn it into two objects.
 enum class Sharing : std::uint8_t {
   anywhere,      ///< in the whole object

@@ -144,9 +144,12 @@ def losses(results: dict[str, Any], shown: list[Table]) -> list[str]:
 
 
 def peers_lines(results: dict[str, Any]) -> list[str]:
-    lines = ["| peer | version | actors | tasks | one array for all | on three machines |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| peer | version | actors | tasks | one array for all | on three machines | in C++ |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for peer in results["peers"].values():
-        how = [peer["how"].get(kind, NOT_SUPPORTED) for kind in ("actors", "tasks", "broadcast", "nodes")]
+        how = [peer["how"].get(kind, NOT_SUPPORTED) for kind in ("actors", "tasks", "broadcast", "nodes", "cpp")]
         version = peer.get("missing") or peer.get("version") or "part of the system"
         lines.append(f"| {peer['title']} | {version} | " + " | ".join(how) + " |")
     return lines

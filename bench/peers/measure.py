@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from peers.cpp import figures
 from peers.peer import NoSuchThing, Peer
 from peers.work import OK, checksum, linger, multiply, nothing, spin, verify
 
@@ -244,6 +245,23 @@ def grown(
         last = (point, took)
 
 
+# --- C++ --------------------------------------------------------------------------------------------------------------
+def cpp(peer: Peer, work: str, processes: int, sizes: Sizes) -> Figures:
+    yield from figures([*peer.cpp_command(work, processes), "1" if sizes["quick"] else "0"])
+
+
+def cpp_calls(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    return cpp(peer, "calls", 2, sizes)
+
+
+def cpp_tasks(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    return cpp(peer, f"tasks_{workers}", workers, sizes)
+
+
+def cpp_all_reduce(peer: Peer, workers: int, sizes: Sizes) -> Figures:
+    return cpp(peer, f"all_reduce_{workers}", workers, sizes)
+
+
 # --- A system that does nothing ---------------------------------------------------------------------------------------
 def actor_system(peer: Peer, workers: int, sizes: Sizes) -> Figures:
     """Every actor answers once. Then the system idles, and is measured from outside, until a line arrives."""
@@ -284,6 +302,9 @@ WORKS: dict[str, Callable[[Peer, int, Sizes], Figures]] = {
     "overhead": overhead,
     "message_growth": message_growth,
     "task_growth": task_growth,
+    "cpp_calls": cpp_calls,
+    "cpp_tasks": cpp_tasks,
+    "cpp_all_reduce": cpp_all_reduce,
     "actor_system": actor_system,
     "task_system": task_system,
 }

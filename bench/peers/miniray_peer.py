@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from peers.cpp import program
 from peers.peer import Peer, right
 from peers.work import Actor, checksum, nothing
 
@@ -26,6 +27,7 @@ class MiniRay(Peer):
         "tasks": "`Pool.submit`",
         "broadcast": "`actor.call_async` of each",
         "nodes": "`Cluster`, `cluster.broadcast`",
+        "cpp": "`Worker`, `Pool::map` of a registered function, `Group`",
     }
     first = """
 from miniray import Worker
@@ -37,6 +39,9 @@ with Worker(work) as worker:
     print(worker.recv(), flush=True)
     input()
 """
+
+    def cpp_command(self, work: str, processes: int) -> list[str]:
+        return [program("peer_miniray_cpp"), work]
 
     def start_actors(self, workers: int) -> None:
         from miniray import Worker

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from peers.cpp import program
 from peers.peer import NoSuchThing, Peer, right
 from peers.work import OK, Actor, nothing
 
@@ -70,6 +71,7 @@ class Mpi(Peer):
         "tasks": "`MPIPoolExecutor.submit`",
         "broadcast": "`Bcast`",
         "nodes": "`mpirun --host`, `Bcast`",
+        "cpp": "`MPI_Send` and `MPI_Recv`, `MPI_Scatter` and `MPI_Gather`, `MPI_Allreduce`",
     }
     first = """
 import sys
@@ -90,6 +92,8 @@ else:
         if shutil.which("mpirun") is None:
             raise NoSuchThing("not installed: there is no mpirun")
         ranks = str(2 * workers if kind == "clients" else workers + 1)
+        if kind == "cpp":
+            return super().command(python, kind, workers)
         if kind == "nodes":
             return [*MPIRUN, "-n", ranks, *cls._on_hosts(), python, "-m", "peers.turn"]
         futures = ["-m", "mpi4py.futures"] if kind == "tasks" else []
@@ -181,6 +185,11 @@ else:
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [future.result() for future in [self.executor.submit(function, *some) for some in arguments]]
+
+    def cpp_command(self, work: str, processes: int) -> list[str]:
+        if shutil.which("mpirun") is None:
+            raise NoSuchThing("not installed: there is no mpirun")
+        return [*MPIRUN, "-n", str(processes), program("peer_mpi_cpp"), work]
 
     def stop(self) -> None:
         if hasattr(self, "executor"):

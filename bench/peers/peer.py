@@ -113,6 +113,12 @@ class Peer:
         """Starts `workers` actors on each host. The hosts are known to ssh by these names and addresses."""
         raise NoSuchThing("no such thing")
 
+    # --- C++ ----------------------------------------------------------------------------------------------------------
+    def cpp_command(self, work: str, processes: int) -> list[str]:
+        """The command of the peer's C++ program for this work; its last argument follows. `processes` is how many
+        processes take part, including the one that starts the others where there is one."""
+        raise NoSuchThing("no such thing")
+
     # --- The end ------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
         for child, pipe in getattr(self, "_clients", []):

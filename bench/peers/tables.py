@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from peers.cpp import ALL_REDUCE_RANKS, MAP_US, all_reduce_bytes
+
 SYSTEM_WORKERS = 8
 NODES = ("node1", "node2", "node3")
 NODE_WORKERS = 2
 
 FULL: dict[str, Any] = {
+    "quick": False,
     "batch": 1000,
     "enough_s": 0.4,
     "array_bytes": 100_000_000,
@@ -27,6 +30,7 @@ FULL: dict[str, Any] = {
 }
 QUICK: dict[str, Any] = {
     **FULL,
+    "quick": True,
     "batch": 20,
     "enough_s": 0.0,
     "array_bytes": 1_000_000,
@@ -94,11 +98,18 @@ def jobs(sizes: dict[str, Any]) -> list[Job]:
         *(Job("verification", (f"verification_{n}",), "tasks", n) for n in sizes["verification_workers"]),
         Job("overhead", ("overhead",), "tasks", cores),
         Job("broadcast", ("node",), "actors", SYSTEM_WORKERS),
+        Job("cpp_calls", ("cpp_call", "cpp_in_flight", "cpp_8_mib", "cpp_1_gb"), "cpp"),
+        Job("cpp_tasks", grown("cpp_map", list(MAP_US)), "cpp", cores),
+        *(Job("cpp_all_reduce", all_reduce_rows(n, sizes.get("quick", False)), "cpp", n) for n in ALL_REDUCE_RANKS),
         Job("message_growth", grown("message", sizes["message_bytes"]), rounds_max=1),
         Job("task_growth", grown("in_flight", sizes["in_flight"]), "tasks", cores, rounds_max=1),
         *(Job("actor_system", (f"workers_{n}",), "actors", n, 1, needs_kind=False) for n in sizes["workers"]),
         Job("nodes", ("nodes",), "nodes", len(NODES) * NODE_WORKERS),
     ]
+
+
+def all_reduce_rows(ranks: int, quick: bool) -> tuple[str, ...]:
+    return tuple(f"cpp_all_reduce_{ranks}_{size}" for size in all_reduce_bytes(quick))
 
 
 def tables(sizes: dict[str, Any]) -> list[Table]:
@@ -159,6 +170,34 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             kinds=("broadcast", "nodes"),
         ),
         Table(
+            "cpp",
+            "In C++",
+            "The figures are the time for each operation, of programs in C++ that use the APIs of MiniRay, Open MPI "
+            "and ZeroMQ. MiniRay's large arrays are made in place; the receiver of an echo reads a byte of each page. A "
+            f"task of a map uses the processor for the given time, on {cores} workers. MPI has no pool: its items are "
+            "scattered evenly. The figures are the time of the map, divided by the number of items.",
+            (
+                Row("cpp_call", "a small message and its answer"),
+                Row("cpp_in_flight", f"small messages, {batch} in flight"),
+                Row("cpp_8_mib", "8 MiB to a process and back"),
+                Row("cpp_1_gb", "1 GB to a process and back"),
+                *(Row(f"cpp_map_{us}", f"map of tasks of {us:,} us") for us in MAP_US),
+            ),
+            kinds=("cpp",),
+        ),
+        Table(
+            "cpp_all_reduce",
+            "In C++: all_reduce",
+            "Every process has an array of floats, and gets the maximum of each element over all processes. The "
+            f"figures are the median time. There are {cores} cores.",
+            tuple(
+                Row(f"cpp_all_reduce_{ranks}_{size}", f"{ranks} processes, {kib_text(size)}")
+                for ranks in ALL_REDUCE_RANKS
+                for size in all_reduce_bytes(sizes.get("quick", False))
+            ),
+            kinds=("cpp",),
+        ),
+        Table(
             "footprint",
             "Start, stop and size",
             "The time to the first result begins with the start of the interpreter, and includes `import`, the start "
@@ -210,6 +249,10 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             kinds=("tasks",),
         ),
     ]
+
+
+def kib_text(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
 
 
 def size_text(size_bytes: int) -> str:

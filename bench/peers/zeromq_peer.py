@@ -7,7 +7,8 @@ import pickle
 import tempfile
 from typing import Any, ClassVar
 
-from peers.peer import Peer, right
+from peers.cpp import program
+from peers.peer import NoSuchThing, Peer, right
 from peers.work import Actor
 
 # Messages that nobody has read wait in memory without a limit; with one, a thousand in flight would block.
@@ -62,6 +63,7 @@ class ZeroMq(Peer):
     how: ClassVar[dict[str, str]] = {
         "actors": "a loop of one's own: REQ and REP, DEALER and ROUTER; pickled, arrays as they are",
         "broadcast": "DEALER to each ROUTER, without a copy in Python",
+        "cpp": "PAIR sockets; for tasks, PUSH and PULL",
     }
     first = """
 import multiprocessing, zmq
@@ -82,6 +84,11 @@ with tempfile.TemporaryDirectory() as folder:
     socket.send_pyobj(None)
     child.join()
 """
+
+    def cpp_command(self, work: str, processes: int) -> list[str]:
+        if work.startswith("all_reduce"):
+            raise NoSuchThing("no such thing")
+        return [program("peer_zeromq_cpp"), work]
 
     def start_actors(self, workers: int) -> None:
         import zmq  # imported once for all workers; contexts are made after the fork, which they would not survive

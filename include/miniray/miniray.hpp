@@ -5,7 +5,7 @@
 // 2. What a message may hold:               value.hpp, array.hpp
 // 3. The exceptions that calls throw:       error.hpp
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp, launch.hpp
-// 5. Training on several machines:          training_group.hpp, nccl.hpp, hardware.hpp
+// 5. Workers that combine their arrays:     group.hpp; on several machines training_group.hpp, nccl.hpp, hardware.hpp
 // 6. Calling functions of a worker:         calls.hpp, typed_function.hpp, registry.hpp, convert.hpp
 // 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
 //    and what can be done with futures:     future.hpp, continuation.hpp, coroutine.hpp, std_future.hpp
@@ -23,6 +23,7 @@
 #include "miniray/error.hpp"
 #include "miniray/event_log.hpp"
 #include "miniray/future.hpp"
+#include "miniray/group.hpp"
 #include "miniray/group_run.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/hardware.hpp"

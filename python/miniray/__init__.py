@@ -20,6 +20,7 @@ from miniray._core import version as __version__
 from miniray.errors import (
     ClusterError,
     EndOfStream,
+    GroupBroken,
     GroupError,
     InboxFull,
     MessageTooLarge,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from miniray._arrays import empty
     from miniray.calls import CallFuture, RemoteObject, RemoteTraceback, as_completed, serve_calls
     from miniray.cluster import Cluster, NodeConfig
+    from miniray.group import Group, create_group
     from miniray.hardware import Gpu, Machine, NumaNode, discover_machine, get_gpu_numa_node, set_gpu_affinity
     from miniray.nccl import NCCLConfig, create_nccl_configs, print_nccl_config, restore_nccl_env, setup_nccl_env
     from miniray.pool import Pool, PoolBroken, PoolFuture
@@ -53,6 +55,7 @@ _MODULES = {
     "_arrays": ("empty",),
     "calls": ("CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"),
     "cluster": ("Cluster", "NodeConfig"),
+    "group": ("Group", "create_group"),
     "hardware": ("Gpu", "Machine", "NumaNode", "discover_machine", "get_gpu_numa_node", "set_gpu_affinity"),
     "nccl": ("NCCLConfig", "create_nccl_configs", "print_nccl_config", "restore_nccl_env", "setup_nccl_env"),
     "pool": ("Pool", "PoolBroken", "PoolFuture"),
@@ -87,6 +90,8 @@ __all__ = [
     "Event",
     "EventLog",
     "Gpu",
+    "Group",
+    "GroupBroken",
     "GroupError",
     "Handle",
     "InboxFull",
@@ -117,6 +122,7 @@ __all__ = [
     "WorkerServer",
     "__version__",
     "as_completed",
+    "create_group",
     "create_nccl_configs",
     "create_remote_workers",
     "discover_machine",

@@ -50,6 +50,10 @@ class ClusterError(MiniRayError, ConnectionError):
     failures: dict[str, str] = {}  # noqa: RUF012 (set on each instance)
 
 
+class GroupBroken(MiniRayError, ConnectionError):
+    """A rank of a ``miniray.Group`` has died, has left, or has made another call than the others."""
+
+
 class GroupError(MiniRayError, ConnectionError):
     """A training group cannot continue: a rank has failed, or one node cannot reach another. No rank still waits.
 

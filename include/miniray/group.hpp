@@ -1,0 +1,124 @@
+// Collective operations among workers of one machine, through memory that all of them share:
+//
+//   coordinator:  miniray::create_group(workers);
+//   each worker:  miniray::Group group = miniray::Group::join(handle);
+//                 group.all_reduce(std::span(gradients));          // every worker has the sum now
+//
+// All ranks make the same calls in the same order. If a rank dies, leaves, or makes another call, the calls of all
+// others throw an error that names the rank, within a second. docs/collectives.md has the details.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "miniray/array.hpp"
+#include "miniray/handle.hpp"
+#include "miniray/limits.hpp"
+#include "miniray/owned.hpp"
+#include "miniray/value.hpp"
+#include "miniray/worker.hpp"
+
+namespace miniray {
+
+/// How a reduction combines the elements of two ranks. Complex numbers have no min and max.
+enum class ReduceOp : std::uint8_t { sum, product, min, max };
+[[nodiscard]] const char* name_of(ReduceOp op);
+/// Throws UsageError if there is no such operation.
+[[nodiscard]] ReduceOp parse_reduce_op(std::string_view name);
+
+struct CollectiveOptions {
+  /// How long a call of a rank waits for the others. Then it throws TimeoutError, which names the missing ranks.
+  double timeout_s = limits::group_timeout_ms / 1000.0;
+};
+
+/// A rank did not take part in a call: it has died, has left, or has made another call. The group cannot be used again.
+class GroupBroken : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Makes a group of these workers: the n-th worker has rank n. Sends each of them an invitation, which it must receive
+/// by Group::join() as its next message. Throws UsageError, and invites nobody, if a worker is on another machine.
+void create_group(std::span<Worker* const> workers, const CollectiveOptions& options = {});
+void create_group(std::span<Worker> workers, const CollectiveOptions& options = {});
+
+/// A rank of a group, in a worker. One thread at a time may use it. The other ranks notice when it is destroyed.
+class Group {
+ public:
+  /// Receives the invitation and waits until all ranks have joined. Throws UsageError if the next message is another
+  /// one, TimeoutError and GroupBroken as the calls below do.
+  [[nodiscard]] static Group join(Handle& handle, std::function<void()> on_interrupt = {});
+  /// Joins by an invitation that was received already.
+  explicit Group(const Value& invitation, std::function<void()> on_interrupt = {});
+  Group(Group&&) noexcept;
+  Group& operator=(Group&&) noexcept;
+  ~Group();
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+
+  // Each call waits for all ranks. It throws GroupBroken if a rank dies, leaves or makes another call, and TimeoutError
+  // if a rank is missing for longer than CollectiveOptions::timeout_s. `root` is a rank. Every rank gets the same bits.
+
+  void barrier();
+  /// Replaces the elements of every rank by their reduction over all ranks.
+  template <class T>
+  void all_reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum) {
+    all_reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op);
+  }
+  /// The same, for the elements of an array; other ranks must have the same dtype and size.
+  void all_reduce(Array& array, ReduceOp op = ReduceOp::sum);
+  /// Replaces the elements of the root by the reduction over all ranks. Those of other ranks stay.
+  template <class T>
+  void reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum, int root = 0) {
+    reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op, root);
+  }
+  /// Replaces the elements of every rank by those of the root.
+  template <class T>
+  void broadcast(std::span<T> elements, int root = 0) {
+    broadcast_bytes(std::as_writable_bytes(elements), dtype_of<T>(), root);
+  }
+  /// Gives each rank its part of the root's elements, which are the parts of all ranks in the order of ranks. Ranks
+  /// other than the root pass an empty `all`.
+  template <class T>
+  void scatter(std::span<const T> all, std::span<T> part, int root = 0) {
+    scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), root);
+  }
+  /// Gives the root the parts of all ranks, in the order of ranks. Ranks other than the root pass an empty `all`.
+  template <class T>
+  void gather(std::span<const T> part, std::span<T> all, int root = 0) {
+    gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), root);
+  }
+  /// Gives every rank the parts of all ranks, in the order of ranks.
+  template <class T>
+  void all_gather(std::span<const T> part, std::span<T> all) {
+    gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), every_rank);
+  }
+  /// Gives each rank its part of the reduction of `all` over all ranks.
+  template <class T>
+  void reduce_scatter(std::span<const T> all, std::span<T> part, ReduceOp op = ReduceOp::sum) {
+    reduce_scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), op);
+  }
+
+  // One rung lower, for language bindings: elements as bytes, with their dtype.
+  static constexpr int every_rank = -1;
+  void all_reduce_bytes(std::span<std::byte> elements, DType dtype, ReduceOp op);
+  void reduce_bytes(std::span<std::byte> elements, DType dtype, ReduceOp op, int root);
+  void broadcast_bytes(std::span<std::byte> elements, DType dtype, int root);
+  void scatter_bytes(std::span<const std::byte> all, std::span<std::byte> part, DType dtype, int root);
+  void gather_bytes(std::span<const std::byte> part, std::span<std::byte> all, DType dtype, int root);
+  void reduce_scatter_bytes(std::span<const std::byte> all, std::span<std::byte> part, DType dtype, ReduceOp op);
+
+  class State;  // for the library's own files
+
+ private:
+  Owned<State> state_;
+};
+
+}  // namespace miniray
