@@ -129,6 +129,7 @@ constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(lazy_chunk_items_max),
     MINIRAY_LIMIT(lazy_chunks_max),
     MINIRAY_LIMIT(wait_turn_ms),
+    MINIRAY_LIMIT(silent_worker_ms),
     MINIRAY_LIMIT(means_max),
     MINIRAY_LIMIT(recognised_buffers_max),
     MINIRAY_LIMIT(recognised_bytes_max),

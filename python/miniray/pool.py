@@ -37,7 +37,7 @@ from miniray._pool_arguments import (
     given,
     start_method,
 )
-from miniray._pool_inside import Inside, live
+from miniray._pool_driver import PoolDriver, live
 from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
@@ -64,7 +64,7 @@ class PoolWorker(NamedTuple):
 class _Submitter(Executor):
     """The calls that a pool and a view of it with options have in common."""
 
-    _inside: Inside
+    _driver: PoolDriver
     _options: TaskOptions
     _terms: Any
 
@@ -89,21 +89,21 @@ class _Submitter(Executor):
 
         A string names a function that the worker has: "module.function", or what a C++ program registered.
         """
-        inside = self._inside
-        future: PoolFuture[Any] = PoolFuture(inside, self._options)
-        function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
+        driver = self._driver
+        future: PoolFuture[Any] = PoolFuture(driver, self._options)
+        function = driver.functions.get(fn) if type(fn) is _FUNCTION else None
         if function is None:
-            function = inside.function(fn)
-        needs = inside.needs_of(function)
+            function = driver.function(fn)
+        needs = driver.needs_of(function)
         memory_bytes = self._options.memory_bytes
-        inside.begin()
+        driver.begin()
         try:
-            future._number = inside.core.submit(
-                function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
+            future._number = driver.core.submit(
+                function.handle, args, kwargs, self._terms, memory_bytes, future, needs, driver.pack
             )
         except Exception as error:
             # An argument that cannot be sent is the task's failure, not the pool's.
-            future.set_exception(inside.explain(error, fn, args, kwargs))
+            future.set_exception(driver.explain(error, fn, args, kwargs))
         return future
 
     @overload  # type: ignore[override] # which takes an argument fn=
@@ -314,10 +314,10 @@ class Pool(_Submitter):
             source = LocalWorkers(count(workers), start_method(start, mp_context), resources)
         else:
             source = GivenWorkers(given(workers), resources)
-        self._inside = Inside(source, initializer, initargs, restart, results_bytes_max)
+        self._driver = PoolDriver(source, initializer, initargs, restart, results_bytes_max)
         self._options = TaskOptions()
-        self._terms = self._inside.terms(self._options)
-        self._finalizer = weakref.finalize(self, Inside.let_go, self._inside)
+        self._terms = self._driver.terms(self._options)
+        self._finalizer = weakref.finalize(self, PoolDriver.drop, self._driver)
         self._finalizer.atexit = False
 
     def options(self, **options: Any) -> PoolView:
@@ -330,12 +330,12 @@ class Pool(_Submitter):
         worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
         ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
         """
-        return PoolView(self._inside, changed(self._options, options), self)
+        return PoolView(self._driver, changed(self._options, options), self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
         end. With ``wait=False`` this returns at once, and the rest happens behind it."""
-        self._inside.shut_down(wait, cancel_futures)
+        self._driver.shut_down(wait, cancel_futures)
 
     if not TYPE_CHECKING:
 
@@ -360,21 +360,21 @@ class Pool(_Submitter):
         if kind is None:
             self.shutdown()
         else:
-            self._inside.end()
+            self._driver.end()
 
     @property
     def events(self) -> EventLog:
         """What happened to workers, nodes and tasks, and when."""
-        return self._inside.events
+        return self._driver.events
 
     @property
     def workers(self) -> list[PoolWorker]:
         """The workers that there are now."""
-        return [PoolWorker(*worker[:4]) for worker in self._inside.core.workers()]
+        return [PoolWorker(*worker[:4]) for worker in self._driver.core.workers()]
 
     def status(self) -> dict[str, Any]:
         """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""
-        return self._inside.core.status()
+        return self._driver.core.status()
 
     def __repr__(self) -> str:
         status = self.status()
@@ -395,15 +395,15 @@ for _method in ("submit", "map", "starmap", "imap_unordered"):
 class PoolView(_Submitter):
     """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""
 
-    def __init__(self, inside: Inside, options: TaskOptions, pool: Any) -> None:
+    def __init__(self, driver: PoolDriver, options: TaskOptions, pool: Any) -> None:
         self._pool = pool  # which is shut down when nobody has it any more
-        self._inside = inside
+        self._driver = driver
         self._options = options
-        self._terms = inside.terms(options)
+        self._terms = driver.terms(options)
 
     def options(self, **options: Any) -> PoolView:
         """With these terms besides."""
-        return PoolView(self._inside, changed(self._options, options), self._pool)
+        return PoolView(self._driver, changed(self._options, options), self._pool)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing: shut down the pool itself."""
@@ -412,11 +412,11 @@ class PoolView(_Submitter):
 def _shut_down_all() -> None:
     """As the standard executors do when Python ends: what was submitted is finished; but not after an exception."""
     pools, interrupt = list(live), None
-    for inside in pools:
-        inside.begin_to_end() if ends_by_exception() else inside.shut_down(False, False)
-    for inside in pools:
+    for driver in pools:
+        driver.begin_to_end() if ends_by_exception() else driver.shut_down(False, False)
+    for driver in pools:
         try:
-            inside.wait_for_the_end()
+            driver.wait_for_the_end()
         except KeyboardInterrupt as pressed:
             interrupt = pressed
             for other in pools:

@@ -82,11 +82,11 @@ std::optional<std::string> TaskDriver::broken() const {
   return broken_;
 }
 
-void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker) {
+void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool may_be_silent) {
   MINIRAY_CHECK(worker && source_ && node < nodes_.size(), node);
   const bool shares_clock = source_->shares_clock(*worker);
-  post([node, worker = std::move(worker), shares_clock](TaskEngine& engine) {
-    engine.add_worker(node, worker, shares_clock);
+  post([node, worker = std::move(worker), shares_clock, may_be_silent](TaskEngine& engine) {
+    engine.add_worker(node, worker, shares_clock, may_be_silent);
   });
 }
 

@@ -56,7 +56,7 @@ class TaskDriver {
   void start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
              std::optional<Task> initializer = {});
 
-  void add_worker(std::size_t node, std::shared_ptr<Worker> worker);
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool may_be_silent = false);
   void set_link(std::size_t node, Channel link);
   /// The terms of tasks; UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(TaskTerms terms) const;

@@ -49,9 +49,10 @@ std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std:
   return nodes_.size() - 1;
 }
 
-void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
+void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock, bool may_be_silent) {
   MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
+  member.may_be_silent = may_be_silent;
   ++nodes_[node].members;
   nodes_[node].expects_fresh_worker = false;
   nodes_[node].given_up.clear();
@@ -68,6 +69,7 @@ void TaskEngine::prepare(Member& member) {
     return;
   }
   member.preparing_call = options_.initializer->number;
+  member.asked_at_ns = now_ns();
   member.preparing_since = static_cast<std::int64_t>(redefined_.size());
   try {
     member.introduce(*options_.initializer);
@@ -277,6 +279,7 @@ bool TaskEngine::hear(Members::iterator member) {
 void TaskEngine::heard(Member& member, Message reply) {
   const ReplyVerb verb = reply_verb(reply);
   const std::int64_t number = reply.head.number;
+  member.may_be_silent = false;
   if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
   CallReply said;
@@ -369,10 +372,21 @@ void TaskEngine::check_times() {
              true);
       continue;
     }
-    if (!member->is_late(now) || !hear(member)) continue;
+    if ((!member->is_late(now) && !member->is_silent(now)) || !hear(member)) continue;
     for (Task& task : member->take_overdue(now)) put_back(std::move(task));
+    check_silence(*member, now);
     check_running(*member, now);
   }
+}
+
+void TaskEngine::check_silence(Member& member, std::int64_t now) {
+  if (!member.is_silent(now)) return;
+  member.may_be_silent = false;  // it is reported once
+  event("worker_silent", &member,
+        "it was given a task " + std::to_string(limits::silent_worker_ms / 1000) +
+            " s ago, and has not answered any yet. If the task is not that long, its work function does not answer "
+            "calls: use Worker() or the work function miniray.serve_calls, or have the function wait in handle.recv(), "
+            "which answers them");
 }
 
 void TaskEngine::check_running(Member& member, std::int64_t now) {
@@ -395,7 +409,9 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
   double wait_s = at_most < 0 ? 1e9 : at_most;
   const std::int64_t now = now_ns();
   for (const Member& member : members_) {
-    if (member.state == Member::State::ending || member.task_count() > 1) wait_s = std::min(wait_s, look_again_s);
+    const bool may_be_silent = member.may_be_silent && member.asked_at_ns != 0;
+    if (member.state == Member::State::ending || member.task_count() > 1 || may_be_silent)
+      wait_s = std::min(wait_s, look_again_s);
     if (!watches_times_ || member.task_count() == 0 || !member.running().terms->timeout_s) continue;
     const double left_s =
         *member.running().terms->timeout_s - static_cast<double>(now - member.running_since_ns()) / 1e9;

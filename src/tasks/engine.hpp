@@ -40,7 +40,8 @@ class TaskEngine {
 
   // What there is to work with.
   std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {});
-  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
+  /// `may_be_silent`: its work function may not answer calls. If it never does, the event "worker_silent" says so.
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock, bool may_be_silent = false);
   /// A connection to the node's worker server: large buffers for its workers go there once.
   void set_link(std::size_t node, Channel link);
   /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
@@ -130,6 +131,7 @@ class TaskEngine {
   bool show_gpus(Member& member);
   void check_times();
   void check_running(Member& member, std::int64_t now_ns);
+  void check_silence(Member& member, std::int64_t now_ns);
   [[nodiscard]] double seconds_to_next_check(double at_most) const;
   void check_members() const;
   void check_tasks() const;

@@ -97,6 +97,7 @@ void Member::give(Task& task, std::int64_t lease_ns) {
   task.call.head.time_ns = waits && shares_clock_ ? lease_end_ns_ : 0;
   (void)worker_->send_some(task.call);
   if (!waits) running_since_ns_ = now;
+  if (asked_at_ns == 0) asked_at_ns = now;
   tasks_.push_back(std::move(task));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "miniray/limits.hpp"
 #include "miniray/worker.hpp"
 #include "tasks/task.hpp"
 
@@ -68,7 +69,14 @@ class Member {
   /// What it has, holds, knows and keeps agrees with its state.
   void check_invariants() const;
 
+  /// Whether it was asked something this long ago and has never answered anything, though it may not know how to.
+  [[nodiscard]] bool is_silent(std::int64_t now_ns) const {
+    return may_be_silent && asked_at_ns != 0 && now_ns - asked_at_ns > limits::silent_worker_ms * 1'000'000LL;
+  }
+
   State state = State::preparing;
+  bool may_be_silent = false;          ///< its work function is the program's, and it has not answered a call yet
+  std::int64_t asked_at_ns = 0;        ///< when it got the first call; 0 if it has had none
   std::int64_t preparing_call = 0;     ///< whose reply it waits for before it is ready
   std::optional<Demand> holds;         ///< while it has tasks
   std::vector<std::size_t> held_gpus;  ///< of the node
