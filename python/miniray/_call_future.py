@@ -217,9 +217,7 @@ class _RepliesEvent(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: dict[
-            int, list[Any]
-        ] = {}  # by id(worker): the worker, and how many of its calls are awaited
+        self._calls: dict[int, list[Any]] = {}  # by id(worker): the worker, and how many of its calls are awaited
         self._wake: int | None = None  # an eventfd, while some thread waits
         self._wake_lock = threading.Lock()
 

@@ -5,8 +5,8 @@
         squares = list(pool.map(square, range(1000)))
         slow = pool.options(num_gpus=1, timeout=60, retries=2).submit(train, config)
 
-It is a ``concurrent.futures.Executor``, for whatever wants one. Two threads serve it: the core's, which gives tasks to
-workers and never waits for Python; and one that gives results to futures.
+It is a ``concurrent.futures.Executor``. Two threads serve it: the core's, which gives tasks to workers and never waits
+for Python; and one that gives results to futures.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Submitter(Executor):
             "be done next and submit that here, or make another Pool inside the task"
         )
 
-    # Of a coroutine function the worker awaits what it returns. A name says nothing about types.
+    # Overloads: a worker awaits what a coroutine function returns; the name of a function says nothing about types.
 
     @overload
     def submit(
@@ -170,7 +170,7 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> Iterator[Any]:
-        """``map(fn, *iterables)``, in parallel and in order. The arguments are collected at once.
+        """Yield what ``map(fn, *iterables)`` yields, computed in parallel. The arguments are collected at once.
 
         Short calls travel in chunks: of ``chunksize``, or of as many as the measured time of a call suggests. What a
         call raises is raised when its turn comes.
@@ -221,7 +221,7 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> list[Any]:
-        """``[fn(*arguments) for arguments in iterable]``, in parallel."""
+        """Return ``[fn(*arguments) for arguments in iterable]``, computed in parallel."""
         check_chunksize(chunksize)
         items = [arguments_of(arguments) for arguments in _check.listed("iterable", iterable, TUPLES)]
         mapping = _Map(self, fn, items, star=True, chunksize=chunksize, ordered=True, progress=progress)
@@ -257,10 +257,11 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> Iterator[Any]:
-        """The results of ``fn(item)`` as they come. Items are taken as they are needed: there may be no end of them.
+        """Yield the results of ``fn(item)`` as they come. Items are taken as they are needed, so there may be no end of
+        them.
 
-        If you take results slowly, those that nobody has taken stay with the pool, up to ``results_bytes_max``; then
-        no more items are begun.
+        If you take results slowly, the pool keeps those that were not taken, up to ``results_bytes_max``; then no more
+        items are begun.
         """
         check_chunksize(chunksize)
         check_items(iterable, "argument 2 of imap_unordered")
@@ -321,7 +322,7 @@ class Pool(_Submitter):
         self._finalizer.atexit = False
 
     def options(self, **options: Any) -> PoolView:
-        """The same pool with other terms for its tasks, as an executor of its own:
+        """Return a view of this pool with other terms for its tasks. The view is an executor, too:
         ``pool.options(num_gpus=1, retries=2).submit(fn)``.
 
         ``num_cpus``, ``num_gpus`` (a share such as 0.5, or whole ones) and ``resources`` are set aside while the task
@@ -364,16 +365,17 @@ class Pool(_Submitter):
 
     @property
     def events(self) -> EventLog:
-        """What happened to workers, nodes and tasks, and when."""
+        """The log of what happened to workers, nodes and tasks."""
         return self._driver.events
 
     @property
     def workers(self) -> list[PoolWorker]:
-        """The workers that there are now."""
+        """The workers that the pool has now."""
         return [PoolWorker(*worker[:4]) for worker in self._driver.core.workers()]
 
     def status(self) -> dict[str, Any]:
-        """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""
+        """Return how many tasks wait, run, are done and have failed, and how many workers there are and are idle. Each
+        item of a map is a task; a cancelled task is neither done nor failed."""
         return self._driver.core.status()
 
     def __repr__(self) -> str:
@@ -389,28 +391,29 @@ class Pool(_Submitter):
 
 
 for _method in ("submit", "map", "starmap", "imap_unordered"):
-    getattr(_Submitter, _method).__qualname__ = f"Pool.{_method}"  # for errors
+    getattr(_Submitter, _method).__qualname__ = f"Pool.{_method}"  # the name that errors show
 
 
 class PoolView(_Submitter):
-    """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""
+    """A pool with other terms for its tasks. Shutting down a view does nothing."""
 
     def __init__(self, driver: PoolDriver, options: TaskOptions, pool: Any) -> None:
-        self._pool = pool  # which is shut down when nobody has it any more
+        self._pool = pool  # the pool is shut down when nothing refers to it any more
         self._driver = driver
         self._options = options
         self._terms = driver.terms(options)
 
     def options(self, **options: Any) -> PoolView:
-        """With these terms besides."""
+        """Return a view that has these terms, too."""
         return PoolView(self._driver, changed(self._options, options), self._pool)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing: shut down the pool itself."""
+        """Do nothing. Shut down the pool itself."""
 
 
 def _shut_down_all() -> None:
-    """As the standard executors do when Python ends: what was submitted is finished; but not after an exception."""
+    """Shut down all pools when Python ends. As in the standard executors, what was submitted is finished; but not if
+    the program ends by an exception."""
     pools, interrupt = list(live), None
     for driver in pools:
         driver.begin_to_end() if ends_by_exception() else driver.shut_down(False, False)
@@ -426,4 +429,4 @@ def _shut_down_all() -> None:
 
 
 threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined] # before threads are joined
-atexit.register(_shut_down_all)  # and those that such threads have made since
+atexit.register(_shut_down_all)  # for pools that such threads have made since
