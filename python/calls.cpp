@@ -21,7 +21,7 @@ namespace miniray::python {
 std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled, const Packer& pack,
                                             nb::object* needs) {
   const auto [begin, end] = pickled;
-  const bool one = end == begin + 1;  // of a map: items, or results, of which each is by itself
+  const bool one = end == begin + 1;  // items or results of a map, which share nothing with each other
   std::unique_ptr<EncodedObject> encoded =
       EncodedObject::exactly(parts, one ? Sharing::within_items : Sharing::anywhere);
   if (encoded) return encoded;
@@ -38,7 +38,7 @@ namespace {
 constexpr std::array<const char*, 6> call_words{"call", "map", "define", "create", "forget", "environment"};
 constexpr std::array<const char*, 6> reply_words{"value", "values", "pickle", "error", "unknown", "dropped"};
 
-// Runs calls of a worker's functions and objects, by name. What is rare is in miniray/_calls.py.
+// Runs calls of a worker's functions and objects, by name. miniray/_calls.py has the rare cases.
 class PythonCallee : public Callee {
  public:
   explicit PythonCallee(Handle& handle) : handle_(handle) {}
@@ -80,7 +80,7 @@ class PythonCallee : public Callee {
     return serve_(served_, word < call_words.size() ? call_words[word] : "?", body);
   }
 
-  // An async def function was called: its result is awaited, at once or beside others.
+  // An async def function was called. Its coroutine is awaited at once, or runs while other calls are taken.
   void begin(const nb::object& name, const nb::object& coroutine, const OwedReply& reply) {
     using namespace nb::literals;
     const auto answer = [this, reply](bool failed, nb::handle outcome) {
@@ -95,7 +95,7 @@ class PythonCallee : public Callee {
     });
   }
 
-  // "object.method", if there is such an object here and it has one; what else a name may mean, and errors, are rare.
+  // Returns the method of a name "object.method", or nothing if there is no such object or method.
   nb::object method_of_an_object(const nb::object& name) {
     if (PyErr_Occurred() != nullptr || !PyUnicode_CheckExact(name.ptr())) return {};
     PyObject* parts = PyDict_GetItemWithError(method_names_.ptr(), name.ptr());
@@ -124,7 +124,7 @@ class PythonCallee : public Callee {
     }
   }
 
-  // The results of a map, and the errors of those that raised.
+  // Sends the results of a map, and the errors of the items that raised.
   void send_values(const OwedReply& reply, const nb::object& values) {
     if (!reply.is_wanted()) return;
     const auto pack = [this](nb::handle value) { return pack_(value, served_); };
@@ -155,7 +155,7 @@ class PythonCallee : public Callee {
   nb::object served_ = attribute("miniray._calls", "Served")();
   nb::dict functions_ = nb::borrow<nb::dict>(served_.attr("functions"));
   nb::dict missing_ = nb::borrow<nb::dict>(served_.attr("missing"));
-  nb::dict method_names_;  // in their parts
+  nb::dict method_names_;  // names of methods, and their parts
   nb::object serve_ = attribute("miniray._calls", "serve");
   nb::object begin_ = attribute("miniray._calls", "begin");
   nb::object work_ = attribute("miniray._coroutines", "work");
@@ -164,8 +164,7 @@ class PythonCallee : public Callee {
   nb::object describe_error_ = attribute("miniray._calls", "describe_error");
 };
 
-// The desk of a Python worker, kept with its object. What it keeps is guarded by Python's lock, which it gives up while
-// it waits.
+// The desk of a Python worker, kept with its object. Python's lock guards it, and is free while the desk waits.
 class PythonDesk : public CallDesk {
  public:
   using CallDesk::CallDesk;
@@ -209,12 +208,13 @@ std::unique_ptr<EncodedObject> encode_call(nb::handle self, std::int64_t number,
   return encoded;
 }
 
-// (kind, body)
+// Returns (kind, body).
 nb::tuple object_of(const Message& reply) {
   return nb::make_tuple(reply_words[static_cast<std::size_t>(reply_verb(reply))], decode_object(reply));
 }
 
-// miniray.CallFuture, a Python class because it is a concurrent.futures.Future, and what the core sets in its objects.
+// The class miniray.CallFuture, and the attributes that are set here. It is a Python class because it is a
+// concurrent.futures.Future.
 struct FutureClass {
   nb::object type = attribute("miniray._call_future", "CallFuture");
   nb::object tell = attribute("miniray._call_future", "_tell");
@@ -228,7 +228,7 @@ struct FutureClass {
 };
 
 const FutureClass& future_class() {
-  static const FutureClass* made = new FutureClass;  // for as long as the interpreter
+  static const FutureClass* made = new FutureClass;  // never freed: it lives as long as the interpreter
   return *made;
 }
 
@@ -248,7 +248,7 @@ nb::object make_future(nb::handle worker, nb::handle name, std::int64_t number) 
   return made;
 }
 
-// The exception that Python code would see.
+// Returns the Python exception for a C++ one.
 nb::object raised_by(const std::exception_ptr& thrown) {
   try {
     nb::cpp_function([&] { std::rethrow_exception(thrown); })();
@@ -258,7 +258,7 @@ nb::object raised_by(const std::exception_ptr& thrown) {
   return nb::none();
 }
 
-// Tells a CallFuture what came of its call.
+// Gives a CallFuture the outcome of its call.
 class FutureSettler : public CallSettler {
  public:
   explicit FutureSettler(nb::object future) : future_(std::move(future)) {}
@@ -276,18 +276,18 @@ class FutureSettler : public CallSettler {
   nb::object future_;
 };
 
-// Functions are called by name: a function itself is the commonest mistake.
+// Refuses what is not a name. To pass the function itself is the commonest mistake.
 void require_name(const char* call, const nb::args& arguments) {
   if (arguments.size() > 0 && PyUnicode_Check(PyTuple_GET_ITEM(arguments.ptr(), 0))) return;
   (void)attribute("miniray._mistakes", "refuse_name")(call, arguments);
 }
 
-// In a handler: whether the worker was restarted, with a policy that has a call made again (retry_calls).
+// In a handler: returns whether the worker was restarted with a policy that makes the call again (retry_calls).
 bool may_call_again(nb::handle self) {
   try {
     throw;
   } catch (const WorkerRestarted&) {
-  } catch (nb::python_error& raised) {  // while the worker was told of what the call needs
+  } catch (nb::python_error& raised) {  // raised while the worker was told what the call needs
     if (!raised.matches(attribute("miniray.errors", "WorkerRestarted"))) return false;
   } catch (const Error&) {
     return false;
@@ -309,7 +309,7 @@ nb::object call_remote(nb::handle self, nb::args arguments, nb::kwargs keywords)
   }
 }
 
-// Anything else that a worker can be asked. Returns the reply, or None if none is wanted.
+// Asks a worker for anything but a call. Returns the reply, or None if none is wanted.
 nb::object ask(nb::handle self, const std::string& word, nb::object body, bool wants_reply) {
   const auto found = std::ranges::find(call_words, word);
   const auto verb = static_cast<CallVerb>(found - call_words.begin());

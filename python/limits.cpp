@@ -130,6 +130,7 @@ constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(lazy_chunks_max),
     MINIRAY_LIMIT(spoken_name_bytes_max),
     MINIRAY_LIMIT(wait_turn_ms),
+    MINIRAY_LIMIT(silent_worker_ms),
     MINIRAY_LIMIT(means_max),
     MINIRAY_LIMIT(recognised_buffers_max),
     MINIRAY_LIMIT(recognised_bytes_max),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_S, until
 
-from miniray import EventLog, Pool, RestartPolicy, Worker, WorkerDied, WorkerRestarted, _log, _pool_inside
+from miniray import EventLog, Pool, RestartPolicy, Worker, WorkerDied, WorkerRestarted, _log
 
 
 def die() -> None:
@@ -71,11 +71,7 @@ def never_answers(handle: Any) -> None:
     signal.pause()
 
 
-def test_a_worker_that_does_not_answer_calls_is_named(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_pool_inside, "_SILENT_S", 0.2)
-    monkeypatch.setattr(_pool_inside, "_SILENT_CHECK_S", 0.05)
+def test_a_worker_that_does_not_answer_calls_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with Worker(never_answers) as silent, Worker(echo) as answers:
         name = silent.name
         pool = Pool([silent, answers])
@@ -87,7 +83,7 @@ def test_a_worker_that_does_not_answer_calls_is_named(
         assert record.getMessage().startswith(f"worker_silent on localhost ({name}): it was given a task ")
         assert "use Worker() or the work function miniray.serve_calls" in record.getMessage()
         assert sum(future.done() for future in futures) >= 1
-        pool._inside.end()
+        pool._driver.end()
 
 
 def echo(handle: Any) -> None:

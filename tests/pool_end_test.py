@@ -18,7 +18,7 @@ from script_programs import run_script
 from waiting import PATIENCE_S, until
 
 import miniray
-from miniray import Pool, TaskTimeout, _pool_inside
+from miniray import Pool, TaskTimeout, _pool_driver
 
 
 def die_at(number: int, fatal: int) -> int:
@@ -267,7 +267,7 @@ def test_leaving_a_pool_does_not_wait_for_an_iterator() -> None:
 
 def test_a_pool_that_is_let_go_of_finishes_an_iterator_that_somebody_reads() -> None:
     assert sum(Pool(2).imap_unordered(task_functions.square, (number for number in range(1000)))) == 332_833_500
-    until(lambda: not _pool_inside.live, what="the end of the pool")
+    until(lambda: not _pool_driver.live, what="the end of the pool")
 
 
 def test_the_program_ends_with_an_iterator_that_has_no_end(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_pool_does_not_wait_for_a_worker_of_yours_that_pauses_before_it_is_rev
 
 def test_the_key_of_a_pools_server_is_shown_to_nobody(capfd: pytest.CaptureFixture[str]) -> None:
     with Pool(1, start="spawn") as pool:
-        source: Any = pool._inside.source
+        source: Any = pool._driver.source
         source._server.kill()  # and so goes its worker
         assert pool.options(retries=3).submit(abs, -1).result(PATIENCE_S) == 1
     assert source._key not in "".join(capfd.readouterr())

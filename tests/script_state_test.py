@@ -376,7 +376,7 @@ if __name__ == "__main__":
     # Afterwards: versions that no task has are not kept.
     for factor in range(500):
         assert pool.submit(of, Order()).result(60) == 2 * factor
-    print(len(pool._inside.definitions._open) <= 16)
+    print(len(pool._driver.definitions._open) <= 16)
     pool.shutdown()
     if cluster:
         cluster.stop()

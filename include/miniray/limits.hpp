@@ -220,6 +220,8 @@ inline constexpr std::size_t lazy_chunks_max = 4;
 inline constexpr std::size_t spoken_name_bytes_max = 100;
 // when_any() of futures that cannot be waited for together waits for each of them in turn, for this long.
 inline constexpr int wait_turn_ms = 2;
+// A worker that a program gave to a pool, and that has never answered, is reported this long after it got a task.
+inline constexpr int silent_worker_ms = 5000;
 // For how many functions a pool remembers how long an item takes.
 inline constexpr std::size_t means_max = 4096;
 // Large arguments that several tasks share: how many of the latest ones a pool compares, and how much a worker keeps.

@@ -76,8 +76,8 @@ struct MapOptions {
   Timeout timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
 };
 
-class PendingTask;  // the inside of a future
-class PoolInside;   // the inside of a Pool
+class PendingTask;  // a task whose result a future gets
+class PoolDriver;   // does the work of a Pool
 struct TaskTerms;   // options, checked
 
 /// A future of a task, which may not even have begun. It may outlive its pool. cancel() drops a task that waits, and
@@ -133,13 +133,13 @@ class PoolView {
   [[nodiscard]] PoolView with(const TaskOptions& options) const;
 
  protected:
-  PoolView(PoolInside& inside, const TaskOptions& options);
+  PoolView(PoolDriver& driver, const TaskOptions& options);
 
  private:
   std::shared_ptr<PendingTask> begin(std::string_view function, List arguments, Value keywords) const;
   [[nodiscard]] List map_values(std::string_view function, List items, const MapOptions& options) const;
 
-  PoolInside* inside_;
+  PoolDriver* driver_;
   std::shared_ptr<const TaskTerms> terms_;
 };
 
@@ -188,8 +188,8 @@ class Pool : public PoolView {
   [[nodiscard]] std::vector<PoolWorker> workers();
 
  private:
-  explicit Pool(std::unique_ptr<PoolInside> inside);
-  std::unique_ptr<PoolInside> inside_;
+  explicit Pool(std::unique_ptr<PoolDriver> driver);
+  std::unique_ptr<PoolDriver> driver_;
 };
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-"""asyncio: send, recv and wait over the core's calls that never block, futures, and leaving an ``async with``."""
+"""What asyncio needs: send, recv and wait on top of the core's calls that never block; futures; ``async with``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _recv(conversation: Any, max_size: int | None) -> Any:
             arrived, message = conversation._recv_some(max_size)
             if arrived:
                 return message
-            descriptor = os.dup(conversation.fileno())  # a close() elsewhere wakes us, and nobody gets our number
+            descriptor = os.dup(conversation.fileno())  # a copy: close() elsewhere must not free its number
             try:
                 await _ready_or_gone(conversation, descriptor, write=conversation._has_unsent())
             finally:
@@ -63,11 +63,11 @@ async def _send(conversation: Any, message: Any) -> None:
 
 
 async def _recover(worker: Any) -> None:
-    """The recovery of a supervised worker, with pauses in which the loop goes on. Raises what became of it."""
+    """Recover a supervised worker; the loop runs during the pauses. Raises WorkerRestarted, or why it failed."""
     supervision = getattr(worker, "_supervision", None)  # handles and channels have none
     if supervision is None or not supervision.pending:
         return
-    async with _turn(worker, "_recovering"):  # others who find the same end wait for the same recovery
+    async with _turn(worker, "_recovering"):  # coroutines that find the same end share one recovery
         while not supervision.recovered and (pause_s := supervision.pause_before_attempt(worker)) is not None:
             await asyncio.sleep(pause_s)
             supervision.attempt(worker)
@@ -75,7 +75,7 @@ async def _recover(worker: Any) -> None:
 
 
 async def until_done(future: Any) -> None:
-    """Wait for a future of a call or of a pool. Whoever gives up waiting takes it back."""
+    """Wait for a future of a call or of a pool. If the waiting task is cancelled, so is the future."""
     loop = asyncio.get_running_loop()
     settled: asyncio.Future[None] = loop.create_future()
 
@@ -98,7 +98,7 @@ async def until_done(future: Any) -> None:
 
 
 def watch_replies(future: Any, loop: asyncio.AbstractEventLoop) -> None:
-    """Have this loop receive the replies of the future's worker until it is done."""
+    """Make this loop receive the replies of the future's worker until the future is done."""
     watch = getattr(future._worker, "_reply_watch", None)
     if watch is None or watch.loop is not loop:
         watch = future._worker._reply_watch = ReplyWatch(loop)
@@ -106,7 +106,7 @@ def watch_replies(future: Any, loop: asyncio.AbstractEventLoop) -> None:
 
 
 class ReplyWatch:
-    """A loop's readers for one worker, however many of its calls are waited for there."""
+    """The readers that an event loop has for one worker, shared by all of its calls that are awaited there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -172,7 +172,7 @@ class ReplyWatch:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self._end()  # the loop was closed before
+        self._end()  # the loop is closed already
 
 
 async def wait(worker: Any, timeout: float | None) -> int:
@@ -187,7 +187,7 @@ async def _wait(worker: Any) -> int:
         finally:
             os.close(process)
             os.close(channel)
-        worker._pump()  # what it still sends, it may be waiting to get rid of
+        worker._pump()  # it may be unable to end before its messages are read
     return int(worker.wait())
 
 
@@ -195,13 +195,13 @@ _KILL_S = _core.limits.kill_wait_ms / 1000
 
 
 async def close(worker: Any) -> None:
-    """worker.close() that lets the loop run during the grace."""
+    """Close a worker while the loop runs."""
     try:
         worker._end()
         if not await _ended_within(worker, _core.limits.close_grace_ms / 1000):
             worker.kill()
             if not await _ended_within(worker, _KILL_S):
-                return await in_thread(worker.close, 0)  # the news of it may take as long as an unreachable host
+                return await in_thread(worker.close, 0)  # it may take long if the host cannot be reached
     except asyncio.CancelledError:
         worker.kill()  # nobody will wait for it
         raise
@@ -225,8 +225,8 @@ async def _ended_within(worker: Any, timeout: float) -> bool:
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call what blocks in a thread that lives no longer than the call. asyncio.to_thread keeps its thread, and the next
-    worker would be forked beside it. If the waiting task is cancelled, the call still goes on to its end."""
+    """Call a function that blocks in a thread of its own, which ends with the call. asyncio.to_thread keeps its thread,
+    and a process with threads should not fork the next worker. If the waiting task is cancelled, the call goes on."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -254,7 +254,8 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 async def _ready_or_gone(conversation: Any, descriptor: int, write: bool) -> None:
-    """The socket of a host that was cut off may stay silent for good; the connection about its process does not."""
+    """Wait until the socket is ready, or the worker is gone. The socket of a host that was cut off may stay silent for
+    good; the connection that watches its process does not."""
     if not getattr(conversation, "_host_may_vanish", False) or not conversation.is_alive():
         return await _ready(descriptor, read=True, write=write)
     process = os.dup(conversation._process_fileno())
@@ -301,7 +302,7 @@ async def _ready(
 
 
 def _turn(conversation: Any, name: str) -> asyncio.Lock:
-    """One coroutine at a time, in the order in which they came; one lock for each event loop."""
+    """Let one coroutine at a time do this, in the order in which they came. Each event loop has a lock of its own."""
     loop = asyncio.get_running_loop()
     owner, lock = getattr(conversation, name, (None, None))
     if owner is not loop or lock is None:

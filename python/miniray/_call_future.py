@@ -1,5 +1,5 @@
-"""Futures of calls. They are standard futures without a thread behind them: whoever waits for one receives the replies
-of its worker, also inside ``concurrent.futures.wait`` and ``as_completed``, and in an event loop.
+"""Futures of calls. They are standard futures without a thread behind them: the thread that waits for one receives the
+replies of its worker, also inside ``concurrent.futures.wait`` and ``as_completed``, and in an event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CallFuture(MiniRayFuture[T]):
     _worker: Any
     _name: Any
     _number: int
-    _reply: _calls.Reply | None  # until an exception is made of it
+    _reply: _calls.Reply | None  # None before it comes, and once an exception was made from it
     _exception: BaseException | None = None
     _watchers: _Watchers | None = None
 
@@ -65,21 +65,21 @@ class CallFuture(MiniRayFuture[T]):
         return self._exception
 
     def done(self) -> bool:
-        """Whether the result is there, or the call was cancelled. Does not wait."""
+        """Return whether the result is there, or the call was cancelled. Does not wait."""
         if self._state == PENDING:
             _receive_replies(self._worker)
         return self._state != PENDING
 
     def running(self) -> bool:
-        """Whether it is not done: it may have begun there."""
+        """Return whether the call is not done. It may have begun on the worker, or not."""
         return not self.done()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Return whether the call was cancelled."""
         return self._state == CANCELLED_AND_NOTIFIED
 
     def cancel(self) -> bool:
-        """Take the call back: if it has not begun there, it never will; if it has, its result is thrown away.
+        """Cancel the call. If it has not begun there, it never will; if it has, its result is thrown away. Returns
         False if it is done already."""
         if self.done():
             return self.cancelled()
@@ -90,8 +90,8 @@ class CallFuture(MiniRayFuture[T]):
         return True
 
     def add_done_callback(self, callback: Callable[[CallFuture[T]], Any]) -> None:
-        """Call it with this future when it is done; at once if it is. In the thread that notices: in an event loop, the
-        loop does."""
+        """Call ``callback(self)`` when the call is done; at once if it is. The thread that notices runs it. Added in an
+        event loop, it is run by the loop."""
         if not callable(callback):
             raise TypeError(f"add_done_callback takes a function that takes the future, not {_check.shown(callback)}")
         if self._state != PENDING:
@@ -105,11 +105,11 @@ class CallFuture(MiniRayFuture[T]):
             _async.watch_replies(self, loop)
 
     def set_result(self, result: T) -> None:
-        """Not for a call: its worker's reply sets the result."""
+        """Raise: the reply of its worker sets the result of a call."""
         raise InvalidStateError("the result of a call comes from its worker")
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Not for a call, as ``set_result``."""
+        """Raise, as ``set_result`` does."""
         raise InvalidStateError("the exception of a call comes from its worker")
 
     def _wait(self, timeout: float | None) -> None:
@@ -120,7 +120,7 @@ class CallFuture(MiniRayFuture[T]):
             raise CancelledError(f"the call of {self._name} was cancelled")
 
     def _read(self) -> None:
-        """Make the value or the exception of the reply, once."""
+        """Make the value or the exception from the reply, once."""
         reply = self._reply
         if reply is None or reply[0] == "value":
             return
@@ -139,7 +139,7 @@ class CallFuture(MiniRayFuture[T]):
         return f"of {self._name} in {self._worker.name}: {state}"
 
     def _describe_state(self) -> str:
-        """Of what is known here: nothing is received, and nothing is unpickled, for the sake of a text."""
+        """Describe what is known here. Nothing is received or unpickled for a text."""
         if self._state != FINISHED or self._exception is not None:
             return super()._describe_state()
         kind, body = self._reply if self._reply is not None else ("", {})
@@ -186,7 +186,7 @@ _NO_LOCK = _NoLock()
 
 
 class _Watchers:
-    """Those who are told when a future is done. It does not know the future: a cycle would keep results in memory."""
+    """The callbacks and waiters of a future. They hold no reference to the future: a cycle would keep its result."""
 
     __slots__ = ("callbacks", "waiters")
 
@@ -197,9 +197,9 @@ class _Watchers:
 
 
 class _Waiters(list[Any]):
-    """The waiters of the standard library. Each gets an event whose wait() receives replies."""
+    """Waiters of the standard library's wait() and as_completed(). Each gets an event whose wait() receives replies."""
 
-    worker: Any  # None when the future is done
+    worker: Any  # None once the future is done
 
     def append(self, waiter: Any) -> None:
         if not isinstance(waiter.event, _RepliesEvent):
@@ -213,12 +213,12 @@ class _Waiters(list[Any]):
 
 
 class _RepliesEvent(threading.Event):
-    """An event whose wait() receives the replies of some workers meanwhile. Any thread may set it, as a pool's does."""
+    """An event whose wait() receives the replies of some workers. Any thread may set it, and a pool's thread does."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: dict[int, list[Any]] = {}  # a worker, and how many of its calls are waited for
-        self._wake: int | None = None  # while somebody waits
+        self._calls: dict[int, list[Any]] = {}  # by id(worker): the worker, and how many of its calls are awaited
+        self._wake: int | None = None  # an eventfd, while some thread waits
         self._wake_lock = threading.Lock()
 
     def watch(self, worker: Any) -> None:
@@ -264,14 +264,14 @@ class _RepliesEvent(threading.Event):
 
 
 def _receive_replies(worker: Any) -> None:
-    """What has arrived, without waiting; also the news that the worker is gone."""
+    """Take the replies that have arrived, and notice if the worker is gone. Does not wait."""
     if worker._host_may_vanish:
         worker._look_around()
     worker._take_replies()
 
 
 def _tell(future: CallFuture[Any]) -> None:
-    """Tell those who watch a future that it is done. The core calls this too."""
+    """Tell the callbacks and waiters of a future that it is done. The core calls this, too."""
     watchers = future._watchers
     assert watchers is not None
     assert future._state != PENDING
@@ -297,8 +297,8 @@ def _run_callbacks(future: CallFuture[Any], callbacks: list[Callable[[Any], Any]
 
 
 def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:
-    """The futures as they are done: of calls of whichever workers, of pools, and any other
-    ``concurrent.futures.Future``. TimeoutError if not all are after ``timeout`` seconds."""
+    """Yield futures when they are done: those of calls, of pools, and any other ``concurrent.futures.Future``. Raises
+    TimeoutError if not all of them are done after ``timeout`` seconds."""
     _check.seconds("timeout", timeout)
     left = list(dict.fromkeys(_check.listed("futures", futures, "a list of futures")))
     for future in left:
@@ -310,7 +310,7 @@ def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator
 
 
 def _calls_as_completed(left: list[Any], timeout: float | None) -> Iterator[Any]:
-    """In the order in which the calls were made, where several are done."""
+    """Yield futures of calls when they are done; of several, the one whose call was made first comes first."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while left:
         done = [future for future in left if future._state != PENDING]

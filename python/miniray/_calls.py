@@ -1,6 +1,7 @@
-"""Calls: how functions, arguments, results and errors travel, and what a worker does with the rarer ones of them.
+"""Calls: how functions, arguments, results and errors travel.
 
-The core has the common paths: a call of a known function with arguments that messages can say exactly.
+The core itself runs the common case: a call of a known function with arguments that a message can hold exactly. This
+module has the other cases.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ Functions = dict[Any, Any]
 
 
 class Unknown(Exception):
-    """Something that was described by its name, and is not here. ``numbers`` are what all callers wait for."""
+    """A caller described something by its name, and this process does not have it. ``numbers`` name what is missing."""
 
     def __init__(self, text: str, numbers: list[int] | None = None, error: BaseException | None = None) -> None:
         super().__init__(text)
         self.numbers = numbers or []
-        self.error = error  # if it was described by value, and could not be made
+        self.error = error  # the reason, if it was described by value and could not be made from that
 
 
 class RemoteTraceback(Exception):
-    """Where an exception was raised, in another process: the cause of that exception here."""
+    """The traceback of an exception that was raised in another process. It is the cause of the exception here."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -42,8 +43,8 @@ class RemoteTraceback(Exception):
 
 
 def by_value(function: Any) -> dict[str, Any]:
-    """A function with all that it needs of the script, in one piece, for a process that has been told of nothing yet.
-    What that process has of it, it uses."""
+    """Return a description of a function with all that it needs of the script, for a process that knows nothing of the
+    script yet. If that process has some of it, it uses its own."""
     definitions = _definitions.Definitions([], False)
     wanted = definitions.of_function(function)
     while True:
@@ -58,7 +59,7 @@ def by_value(function: Any) -> dict[str, Any]:
 
 
 def _find(function: dict[str, Any], served: Served | None = None) -> Any:
-    """What a caller described. Unknown if it was described by name alone, and is not here."""
+    """Return what a caller described. Raises Unknown if it was described by name alone, and is not here."""
     served = served if served is not None else Served()
     if "parts" in function:
         for number, described in function["parts"]:
@@ -119,19 +120,19 @@ def _import(name: str) -> Any:
 
 
 class Served:
-    """What a worker has for its callers: registered functions and objects by name, what it was told of the script by
-    number. A book and a shelf for pickles."""
+    """What a worker has for its callers: registered functions and objects by name, and parts of the script by number.
+    Pickles are written and read with it."""
 
     def __init__(self) -> None:
         self.functions: Functions = {}
-        self.turns: dict[str, _coroutines.ConcurrencyLimit] = {}  # of objects whose coroutines go on beside each other
-        self.missing: dict[int, BaseException] = {}  # what it was told of, and does not have
-        self._numbers: dict[int, int] = {}  # of functions and classes, by their identity
+        self.turns: dict[str, _coroutines.ConcurrencyLimit] = {}  # of objects that run several coroutines at once
+        self.missing: dict[int, BaseException] = {}  # what it was told of and could not make, with the reasons
+        self._numbers: dict[int, int] = {}  # the numbers of functions and classes, by their identity
         self._namespaces: dict[int, dict[str, Any]] = {}
-        self._bound: dict[tuple[int, str], Any] = {}  # what the script's globals were before others took their place
+        self._bound: dict[tuple[int, str], Any] = {}  # the values of globals before bind() replaced them
 
     def in_script(self, qualname: str) -> Any:
-        """As it was before it was told of another under that name."""
+        """Return the script's own value of this name, even if bind() has replaced it."""
         top, _, rest = qualname.partition(".")
         script = _script.module()
         found = self._bound[0, top] if (0, top) in self._bound else getattr(script, top, _NOTHING)
@@ -142,8 +143,8 @@ class Served:
         return found
 
     def put(self, number: int, thing: Any, comes_back: bool = True) -> None:
-        """``comes_back``: the caller keeps it under this number, for results that refer to it."""
-        self.forget(number)  # what was there may be gone, and its identity another's
+        """Keep a part of the script under its number. If it ``comes_back``, results may refer to it by that number."""
+        self.forget(number)  # the old one may be freed, and its identity reused
         self.functions[number] = thing
         if comes_back and isinstance(thing, (type, types.FunctionType)):
             self._numbers[id(thing)] = number
@@ -156,7 +157,7 @@ class Served:
             self.turns[name] = _coroutines.ConcurrencyLimit(limit)
 
     def bind(self, slot: list[Any], thing: Any) -> None:
-        """Make it the value of a global."""
+        """Make something the value of a global."""
         key = (int(slot[0]), str(slot[1]))
         names = self.namespace(key[0])
         if key not in self._bound:
@@ -184,7 +185,7 @@ class Served:
         return next((number for number, known in self._namespaces.items() if known is names), None)
 
     def use_globals(self, namespace: int, names: list[str]) -> None:
-        pass  # whoever gets the function has them
+        pass  # the process that gets the function has them
 
     def owner_of(self, thing: Any) -> type | None:
         return None
@@ -210,7 +211,7 @@ _NOTHING = object()
 
 
 def serve(served: Served, operation: str, body: Any) -> Any:
-    """Whatever the core does not do itself."""
+    """Carry out an operation that the core does not do itself."""
     if operation in ("call", "map") and served.missing:
         made = next((error for error in served.missing.values() if not isinstance(error, Unknown)), None)
         raise Unknown("; ".join(map(str, served.missing.values())), list(served.missing), made)
@@ -253,7 +254,7 @@ def _define(served: Served, name: Any, function: dict[str, Any]) -> None:
 
 
 class _EachCallAnew:
-    """A function that may change what it holds, such as a counter: each call has it as it was sent."""
+    """A function that may change what it holds, such as a counter. Each call gets it as it was sent."""
 
     def __init__(self, made: Any, packed: _pickling.Pickle, served: Served) -> None:
         self._made = made  # for the first call
@@ -268,7 +269,7 @@ class _EachCallAnew:
 
 
 class _Missing:
-    """Stands for a function that could not be had; whoever calls it hears why."""
+    """Stands for a function that could not be made here. A call of it raises the reason."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -300,18 +301,18 @@ def _with(served: Served, arguments: Any, keywords: dict[str, Any] | None, funct
 
 
 def _awaited(result: Any) -> Any:
-    """What an ``async def`` function returns in the end; what any other returns as it is."""
+    """Return the final result of an ``async def`` function. The result of any other function is returned as it is."""
     return _coroutines.run(result) if type(result) is types.CoroutineType else result
 
 
 def begin(served: Served, name: Any, coroutine: Any, reply: Callable[[bool, Any], None]) -> bool:
-    """An ``async def`` function was called. True if it goes on while other calls are taken: its object says how many of
-    its calls may, with ``concurrency``."""
+    """Start the coroutine of an ``async def`` function that was called. Returns True if it goes on while other calls
+    are taken; the attribute ``concurrency`` of its object says how many may."""
     return _coroutines.begin(coroutine, reply, served.turns.get(str(name).partition(".")[0]))
 
 
 def _map(served: Served, name: Any, items: Any, star: bool) -> tuple[list[Any], list[Any]]:
-    """The results, and for those that raised, their positions and what it was."""
+    """Return the results, and the positions and errors of the items that raised."""
     function = _function(served.functions, name)
     if isinstance(items, dict):
         items = _pickling.unpickled(items, served)
@@ -355,29 +356,29 @@ def _method(thing: Any, name: str, method: str) -> Any:
 
 
 def describe_error(served: Served, error: BaseException, of_the_result: bool = False) -> tuple[str, dict[str, Any]]:
-    """An exception, for the caller: as text, and as itself if it can be sent."""
+    """Describe an exception for the caller: as text, and as a pickle if it can be pickled."""
     if isinstance(error, Unknown):
         plain = {"type": "LookupError", "message": str(error), "traceback": ""}
         cause = describe_error(served, error.error)[1] if error.error is not None else plain
         return "unknown", {**cause, "missing": error.numbers, "failed": error.error is not None}
     if isinstance(error, MemoryError):
-        traceback.clear_frames(error.__traceback__)  # what filled the memory is in them, and telling takes some
+        traceback.clear_frames(error.__traceback__)  # they hold what filled the memory, and the report needs some
     if of_the_result:
         error = TypeError(f"the result cannot be sent back: {error}").with_traceback(None)
     name, message, text = _work._raised(error)
     described: dict[str, Any] = {"type": name, "message": message, "traceback": text}
-    if isinstance(error, (SystemExit, GeneratorExit)):  # here, they would end more than the call
+    if isinstance(error, (SystemExit, GeneratorExit)):  # raised in the caller, they would end more than the call
         described["message"] = _leaving(error)
         return "error", described
     try:
         described["pickle"] = _pickling.dumped_error(error, served)
     except BaseException:
-        pass  # the text will have to do
+        pass  # the caller gets the text alone
     return "error", described
 
 
 def without_unsendable(served: Served, values: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
-    """The results and errors of a map, with an error in the place of each result that cannot be sent."""
+    """Return the results and errors of a map, with an error in the place of each result that cannot be sent."""
     results, errors = values
     for index, result in enumerate(results):
         try:
@@ -401,11 +402,11 @@ def _leaving(error: BaseException) -> str:
 # --- The caller's side ------------------------------------------------------------------------------------------------
 
 
-Reply = tuple[str, Any]  # its kind, and its body
+Reply = tuple[str, Any]  # the kind and the body of a reply
 
 
 def value_of(worker: Any, reply: Reply) -> Any:
-    """What a call returned; raises what it raised."""
+    """Return what a call returned, or raise what it raised."""
     kind, body = reply
     if kind == "value":
         return body
@@ -443,7 +444,8 @@ def error_of(worker: str, described: dict[str, Any], shelf: _pickling.UnpickleCo
 
 
 def _last_cause(error: BaseException) -> BaseException:
-    """Where the traceback from there is printed first, and what the exception follows is left as it was."""
+    """Return the first exception of the chain. A remote traceback set as its cause is printed first, and leaves the
+    rest of the chain as it was."""
     seen = {id(error)}
     while True:
         follows = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -453,7 +455,7 @@ def _last_cause(error: BaseException) -> BaseException:
         error = follows
 
 
-# What one worker was told of the script. A pool's are in _pool_inside.
+# What one worker was told of the script. A pool's driver does this for its workers.
 
 
 def definitions_of(worker: Any) -> _definitions.Definitions:
@@ -466,12 +468,12 @@ def definitions_of(worker: Any) -> _definitions.Definitions:
 
 
 def start_anew(worker: Any) -> None:
-    """Another process has taken the worker's place, and knows nothing."""
+    """Forget what the worker was told of the script: a new process has replaced it, and knows nothing."""
     worker.__dict__.pop("_definitions", None)
 
 
 def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
-    """A pickle for a worker, which is told first of what it needs to read it."""
+    """Return a pickle for a worker. The worker is told first of what it needs to read it."""
     definitions = definitions_of(worker)
     try:
         packed, needs = definitions.pack(thing)
@@ -484,7 +486,7 @@ def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
 
 
 def tell(worker: Any, definition: _definitions.Definition) -> None:
-    """Once, or again if another has taken its place in the script there. Raises what keeps it from being there."""
+    """Tell a worker of a definition, unless it knows it. Raises the reason if the worker cannot make it."""
     definitions, told = definitions_of(worker), worker._told
     key = definition.slot or definition.number
     if told.get(key) == definition.number:
@@ -495,10 +497,10 @@ def tell(worker: Any, definition: _definitions.Definition) -> None:
         for need in definitions.closure_of(definition).definitions:
             tell(worker, need)
         if told.get(key) == definition.number:
-            return  # it was among them, in its place
+            return  # it was one of them
         reply = _define_there(worker, definition)
     if reply[0] in ("error", "unknown"):
-        worker._ask("forget", definition.number, False)  # it answers no call while it misses something
+        worker._ask("forget", definition.number, False)  # a worker answers no call while something is missing
     value_of(worker, reply)
     told[key] = definition.number
 

@@ -1,5 +1,5 @@
-"""What the futures of calls and of pools have in common; and a pool's future, with little memory and a cancel that ends
-a running task."""
+"""What futures of calls and of pools have in common; and the future of a pool, which takes little memory, and whose
+cancel ends a task that runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _lock = threading.RLock()
 
 
 def _new_lock() -> None:
-    """In a forked child, where a thread that is not there may hold the old one."""
+    """Replace the lock in a forked child: a thread that the child does not have may hold the old one."""
     global _lock
     _lock = threading.RLock()
 
@@ -40,16 +40,16 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 def new_condition() -> threading.Condition:
-    """For the futures of one pool."""
+    """Return a condition for the futures of one pool."""
     return condition_on(_lock)
 
 
 class PoolBroken(MiniRayError, BrokenExecutor):
-    """The pool can run no more tasks: its initializer failed, or no worker is left and none can be had."""
+    """The pool can run no more tasks: its initializer failed, or its last worker died and was not replaced."""
 
 
 class MiniRayFuture(Future[T]):
-    """A ``concurrent.futures.Future`` that can be awaited, and whose repr tells its state."""
+    """A ``concurrent.futures.Future`` that can be awaited, and whose repr shows its state."""
 
     __slots__ = ()
 
@@ -87,14 +87,14 @@ class MiniRayFuture(Future[T]):
 class PoolFuture(MiniRayFuture[T]):
     """What a task will return: a ``concurrent.futures.Future`` that can be awaited.
 
-    The lock and the condition are the pool's, and lists are made when something goes into them: of a million futures,
-    few are ever waited for.
+    To save memory, all futures of a pool share a lock and a condition, and lists are made when something goes into
+    them: of a million futures, few are ever waited for.
     """
 
-    __slots__ = ("_callbacks", "_exception", "_inside", "_number", "_options", "_result", "_state", "_waiting")
+    __slots__ = ("_callbacks", "_driver", "_exception", "_number", "_options", "_result", "_state", "_waiting")
 
-    def __init__(self, inside: Any, options: Any) -> None:
-        self._inside = inside
+    def __init__(self, driver: Any, options: Any) -> None:
+        self._driver = driver
         self._options = options
         self._number = 0
         self._state = PENDING
@@ -103,11 +103,11 @@ class PoolFuture(MiniRayFuture[T]):
         self._callbacks: list[Callable[[Any], Any]] | None = None
         self._waiting: list[Any] | None = None
 
-    if not TYPE_CHECKING:  # the standard library's functions reach for these; checkers know the base's
+    if not TYPE_CHECKING:  # functions of the standard library use these; type checkers know the base's
 
         @property
         def _condition(self) -> threading.Condition:
-            return self._inside.condition
+            return self._driver.condition
 
         @property
         def _waiters(self) -> list[Any]:
@@ -123,16 +123,16 @@ class PoolFuture(MiniRayFuture[T]):
             return self._callbacks
 
     def cancel(self) -> bool:
-        """Take the task back: one that waits is dropped; one that runs ends with its worker, which is replaced. False
-        if it is done already."""
+        """Cancel the task. One that waits is dropped; one that runs ends with its worker, which is replaced. Returns
+        False if the task is done already."""
         if self._state in _DONE:
             return self._state != FINISHED
         self._cancelled_by_pool()
-        self._inside.core.cancel(self._number, True)
+        self._driver.core.cancel(self._number, True)
         return self._state != FINISHED
 
     def _cancelled_by_pool(self) -> None:
-        """It was dropped in a shutdown."""
+        """Note that the task was cancelled, as in a shutdown."""
         with self._condition:
             if self._state in _DONE:
                 return
@@ -142,10 +142,10 @@ class PoolFuture(MiniRayFuture[T]):
         self._run_callbacks()
 
     def running(self) -> bool:
-        """Whether a worker is at it."""
+        """Return whether a worker runs the task now."""
         if self._state == RUNNING:
             return True
-        return self._state == PENDING and bool(self._inside.core.is_running(self._number))
+        return self._state == PENDING and bool(self._driver.core.is_running(self._number))
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for what the task returns; raises what it raised. TimeoutError after ``timeout`` seconds."""
@@ -192,18 +192,18 @@ class PoolFuture(MiniRayFuture[T]):
 
     def _refuse_to_wait_here(self) -> None:
         if self._state not in _DONE:
-            self._inside.refuse_to_wait_here()
+            self._driver.refuse_to_wait_here()
 
     async def _await(self) -> T:
         self._refuse_to_wait_here()
         return await super()._await()
 
     def set_result(self, result: T) -> None:
-        """The pool does this."""
+        """Set the result. Only the pool does this."""
         self._finish(result, None)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """The pool does this."""
+        """Set the exception. Only the pool does this."""
         self._finish(None, exception)
 
     def _finish(self, result: Any, exception: BaseException | None) -> None:
@@ -227,13 +227,13 @@ class PoolFuture(MiniRayFuture[T]):
             try:
                 callback(self)
             except BaseException as error:
-                if not isinstance(error, Exception) and not self._inside.delivers_here():
+                if not isinstance(error, Exception) and not self._driver.delivers_here():
                     raise  # Ctrl-C, in the thread that cancelled it
                 LOGGER.exception("exception calling callback for %r", self)
 
 
 class _Waiter:
-    """One thread that waits for one future."""
+    """A thread that waits for one future."""
 
     def __init__(self) -> None:
         self.event = Latch()

@@ -1,4 +1,4 @@
-"""What a pool and its tasks are given: options, numbers of workers, items; each checked before anything is started."""
+"""Checks the arguments of a pool and of its tasks, before anything is started."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _exceptions(kinds: Any) -> tuple[type[BaseException], ...]:
     return tuple(classes)
 
 
-# What the methods of multiprocessing.Pool are called here.
+# What to write instead of a method of multiprocessing.Pool.
 OF_MULTIPROCESSING = {
     "apply": "write pool.submit(function, ...).result()",
     "apply_async": "write pool.submit(function, ...), which returns a future",
@@ -113,7 +113,7 @@ def changed(options: TaskOptions, changes: dict[str, Any]) -> TaskOptions:
     return replace(options, **changes)
 
 
-# Those of Pool's options that it does not take itself.
+# Options that belong to tasks, not to Pool itself.
 OPTION_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "resources")
 WHERE_OPTIONS_GO = " Options of tasks go to pool.options(...)"
 
@@ -129,7 +129,7 @@ def count(asked: Any) -> int:
 
 
 def given(workers: Any) -> list[Any]:
-    """Those of Pool([worker, ...])."""
+    """Check the argument of Pool([worker, ...]), and return it as a list."""
     if isinstance(workers, str | bytes | float) or not hasattr(type(workers), "__iter__"):
         cure = ""
         if callable(workers):
@@ -147,7 +147,7 @@ def given(workers: Any) -> list[Any]:
 
 
 def check_resources(resources: Any) -> None:
-    """Of every node, or by node."""
+    """Check amounts that hold for every node, or dicts of amounts under the names of nodes."""
     if resources is None:
         return
     if not isinstance(resources, Mapping):

@@ -29,29 +29,29 @@ class Mapping:
         ordered: bool,
         progress: bool,
     ) -> None:
-        self._inside = submitter._inside
+        self._driver = submitter._driver
         self._options = submitter._options
         self._terms = submitter._terms
         self._fn = fn
-        self._function = self._inside.function(fn, for_map=True)
-        self._needs = self._inside.needs_of(self._function)
+        self._function = self._driver.function(fn, for_map=True)
+        self._needs = self._driver.needs_of(self._function)
         self._star = star
         listed = isinstance(items, (list, tuple, range))
         total = len(items) if listed else None  # type: ignore[arg-type]
         self._items = iter(items)
-        workers = max(1, self._inside.workers)
+        workers = max(1, self._driver.workers)
         self._flow = _core._MapFlow(
-            self._inside.core,
+            self._driver.core,
             self._function.handle,
             total=total,
             chunk_size=None if chunksize is None else min(chunksize, sys.maxsize),
             one_by_one=self._options.timeout is not None or self._options.memory_bytes is not None,
             workers=workers,
             ordered=ordered,
-            results_bytes_max=self._inside.results_bytes_max,
+            results_bytes_max=self._driver.results_bytes_max,
             retries=self._options.retries if self._options.retry_on else 0,
         )
-        self._condition = self._inside.condition
+        self._condition = self._driver.condition
         self._results: dict[int, tuple[list[Any], dict[int, BaseException], int]] = {}  # by their first item
         self._interrupted = False
         self._began_ns = time.monotonic_ns()
@@ -63,13 +63,13 @@ class Mapping:
             from miniray._pool_progress import Bar
 
             self._bar = Bar(total, workers)
-        self._inside.begin()
+        self._driver.begin()
         # An iterator may wait for anything, and the thread that delivers results must not.
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
         )
         try:
-            self._inside.note_mapping(self, True)
+            self._driver.note_mapping(self, True)
             if self._feeder is None:
                 self._feed()
             else:
@@ -114,7 +114,7 @@ class Mapping:
 
     def _note_last(self) -> None:
         """Note that all items have gone out, or that no more will."""
-        self._inside.note_mapping(self, False)
+        self._driver.note_mapping(self, False)
         with self._condition:
             self._condition.notify_all()
 
@@ -139,7 +139,7 @@ class Mapping:
             self.hurry(cancel=True)
 
     def _send(self, items: list[Any], first: int, tries: int = 0) -> None:
-        core = self._inside.core
+        core = self._driver.core
         chunk = _Chunk(self, items, core.next_number())
         self._flow.begin(chunk.number, first, len(items), tries)  # first: Ctrl-C may come right after the submission
         try:
@@ -150,13 +150,13 @@ class Mapping:
                 for index, item in enumerate(items):
                     self._send([item], first + index, tries)
                 return
-            self._arrive(first, [None], {0: self._inside.explain_items(failure, self._fn, items, first)})
+            self._arrive(first, [None], {0: self._driver.explain_items(failure, self._fn, items, first)})
             return
         if self._flow.abandoned:  # meanwhile
             self._take_back(chunk.number)
 
     def _submit(self, items: list[Any], chunk: _Chunk) -> None:
-        core, function, pack = self._inside.core, self._function.handle, self._inside.pack
+        core, function, pack = self._driver.core, self._function.handle, self._driver.pack
         memory_bytes = self._options.memory_bytes
         if memory_bytes is None:
             core.submit_map(function, items, self._star, self._terms, chunk, self._needs, pack, chunk.number)
@@ -183,9 +183,9 @@ class Mapping:
             elif kind == "value":
                 values = [what]
             elif kind == "pickle":
-                values = [_pickling.unpickled(what, self._inside.definitions)]
+                values = [_pickling.unpickled(what, self._driver.definitions)]
             else:
-                error = self._inside.error_of(self._options, kind, what, worker or "", extra)
+                error = self._driver.error_of(self._options, kind, what, worker or "", extra)
                 errors = dict.fromkeys(range(count), error)
         except BaseException as unreadable:
             errors = dict.fromkeys(range(count), unreadable)
@@ -201,7 +201,7 @@ class Mapping:
         self._go_on()
 
     def _read_values(self, count: int, what: Any, worker: str) -> tuple[list[Any], dict[int, BaseException]]:
-        shelf = self._inside.definitions
+        shelf = self._driver.definitions
         results, failed = what
         values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
         errors = {index: _calls.error_of(worker, described, shelf) for index, described in failed}
@@ -282,7 +282,7 @@ class Mapping:
                     if self._failure is not None:
                         raise self._failure
                     return None
-                self._inside.refuse_to_wait_here()
+                self._driver.refuse_to_wait_here()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"not all results are there after {timeout} s")
@@ -314,7 +314,7 @@ class Mapping:
         return _core._just_interrupted(self._began_ns)
 
     def _take_back(self, number: int) -> None:
-        core = self._inside.core
+        core = self._driver.core
         core.interrupt(number) if self._interrupted else core.cancel(number, False)
 
 

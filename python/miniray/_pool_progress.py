@@ -1,5 +1,5 @@
-"""How far a map has come, on standard error: one line that is written over on a terminal or in a notebook's cell, few
-plain lines elsewhere."""
+"""Shows the progress of a map on standard error: as one line that is written over, on a terminal or in a notebook's
+cell; as a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bar:
         text = self._text()
         if not self._terminal:
             return _write(text + "\n")
-        room = _columns() - 1  # some terminals wrap when the last column is filled, and a line that wraps stays
+        room = _columns() - 1  # some terminals wrap a line that fills the last column, and then it is not overwritten
         line = self._bar() + text
         if len(line) > room:
             line = text[:room]
@@ -105,7 +105,7 @@ def _is_terminal() -> bool:
 
 
 def _columns() -> int:
-    """Of the terminal; in a notebook, which breaks no line, more than any text has."""
+    """Return the width of the terminal. A notebook breaks no line, so it gets a width that no text has."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS_MAX
     except (AttributeError, OSError, ValueError):
@@ -121,4 +121,4 @@ def _write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):
-        pass  # nobody looks
+        pass  # there is no standard error that could show it

@@ -13,7 +13,7 @@ from miniray.worker import RemoteWorker, Worker
 
 
 class PoolNode(NamedTuple):
-    """A machine, as the scheduler sees it."""
+    """What the scheduler knows about a machine."""
 
     name: str
     cpus: float
@@ -21,19 +21,21 @@ class PoolNode(NamedTuple):
     custom: dict[str, float]
 
 
-def custom_resources(resources: Mapping[str, Any] | None, node: str) -> dict[str, float]:
-    """Of every node, or by node."""
-    found: dict[str, float] = {}
-    for name, amount in (resources or {}).items():
+def _make_node(name: str, workers: int, gpu_names: list[str], resources: Mapping[str, Any] | None) -> PoolNode:
+    """``resources`` has amounts that hold for every node, and those of one node under its name."""
+    custom: dict[str, float] = {}
+    for key, amount in (resources or {}).items():
         if not isinstance(amount, Mapping):
-            found[name] = float(amount)
-        elif name == node:
-            found.update({inner: float(value) for inner, value in amount.items()})
-    return found
+            custom[key] = float(amount)
+        elif key == name:
+            custom.update({inner: float(value) for inner, value in amount.items()})
+    if "num_gpus" in custom:
+        gpu_names = [str(number) for number in range(int(custom.pop("num_gpus")))]
+    return PoolNode(name, custom.pop("num_cpus", workers), gpu_names, custom)
 
 
 def _gpu_names() -> list[str]:
-    """The GPUs that a process here may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that a process here may use, under the names that CUDA_VISIBLE_DEVICES has for them."""
     from miniray.hardware import discover_machine
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -42,22 +44,43 @@ def _gpu_names() -> list[str]:
     return [str(gpu.index) for gpu in discover_machine().gpus]
 
 
-class LocalWorkers:
-    """Forked by a process that was itself forked when the pool was made, and has done nothing since: a fork from the
-    coordinator, which has threads, would not be safe."""
+class WorkerSource:
+    """Where a pool's workers come from: what the three kinds of sources have in common."""
+
+    nodes: list[PoolNode]
+
+    def snapshots(self) -> tuple[list[Any], bool]:
+        """Return snapshots of the script when workers were forked, and whether all workers were forked."""
+        return [], False
+
+    def is_on(self, cluster: Any) -> bool:
+        """Return whether the workers belong to that cluster."""
+        return False
+
+    def links(self) -> dict[int, Any]:
+        """Return connections to nodes over which a large argument goes to a node once."""
+        return {}
+
+    def may_be_silent(self, worker: Any) -> bool:
+        """Return whether the worker has a work function of the user's, which may never answer a call."""
+        return False
+
+    def close(self) -> None:
+        """Drop what was needed to make workers."""
+
+
+class LocalWorkers(WorkerSource):
+    """Workers of this machine. A server forks them that was itself forked when the pool was made, and has done nothing
+    since: a fork of the coordinator would not be safe, because it has threads."""
 
     _snapshot: Any = None
 
     def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
         self._count = count
-        # A wait may spin where that takes no core from a task.
+        # A wait may spin only where that takes no core from a task.
         self._spin_us = None if (os.cpu_count() or 1) > count + 1 else 0
-        gpus = _gpu_names()
-        custom = custom_resources(resources, "localhost")
-        if "num_gpus" in custom:
-            gpus = [str(number) for number in range(int(custom.pop("num_gpus")))]
-        self.nodes = [PoolNode("localhost", custom.pop("num_cpus", count), gpus, custom)]
-        self._socket = f"@miniray-pool-{os.urandom(16).hex()}"  # in no folder: nothing is left of it
+        self.nodes = [_make_node("localhost", count, _gpu_names(), resources)]
+        self._socket = f"@miniray-pool-{os.urandom(16).hex()}"  # it is in no folder, so nothing is left of it
         self._key = os.urandom(32).hex()
         self._server = self._make_server(start)
 
@@ -68,10 +91,10 @@ class LocalWorkers:
             self._snapshot = server._snapshot
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
-            server.send([self._socket, bytes.fromhex(self._key)])  # bytes are not shown, should it die
+            server.send([self._socket, bytes.fromhex(self._key)])  # if it dies, the report does not show bytes
         try:
-            server.recv()  # it listens
-        except BaseException:  # Ctrl-C, say
+            server.recv()  # now it listens
+        except BaseException:  # such as Ctrl-C
             server.kill()
             server.close()
             raise
@@ -84,7 +107,7 @@ class LocalWorkers:
         return _core._WorkerSource.server(self._socket, self._key, self._spin_us)
 
     def replace(self, node: int, gone: Any) -> Any:
-        """If the core could not: the server may be gone, too."""
+        """Make a worker where the core could not. The server may be gone, too."""
         if not self._server.is_alive():
             self._server.close()
             self._server = self._make_server("spawn")  # this process has threads by now
@@ -94,21 +117,12 @@ class LocalWorkers:
         return _core._connect_to_fork_server(count, self._socket, self._key, self._spin_us)
 
     def snapshots(self) -> tuple[list[Any], bool]:
-        """Of the script, when workers were forked; and whether all were."""
         return ([self._snapshot], True) if self._snapshot is not None else ([], False)
-
-    def is_on(self, cluster: Any) -> bool:
-        """Whether its workers are that cluster's."""
-        return False
-
-    def links(self) -> dict[int, Any]:
-        """Connections over which large arguments go to a node once."""
-        return {}
 
     def close(self) -> None:
         self._server.kill()
         self._server.close()
-        self._snapshot = None  # which refers to the script
+        self._snapshot = None  # it refers to the script
         self._server.__dict__.pop("_snapshot", None)
 
 
@@ -118,7 +132,7 @@ def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
     _script.forked_as = os.getpid() if not _script.main_is_foreign else 0
     _functions.prepare_for_forks()
     server = _core.WorkerServer(socket, 0, serve_calls, 0, key)
-    server._stop_when_readable(handle.fileno())  # nothing is ever sent there: it is the end
+    server._stop_when_readable(handle.fileno())  # nothing is ever sent there, so it becomes readable at the end
     handle.send("listening")
     server.serve_forever()
 
@@ -128,8 +142,8 @@ def _serve_forks_when_told(handle: _core.Handle) -> None:
     _serve_forks(handle, socket, bytes(key).hex())
 
 
-class ClusterWorkers:
-    """Started by a cluster's servers. The core replaces them, and launches a server that died again."""
+class ClusterWorkers(WorkerSource):
+    """Workers that a cluster's servers start. The core replaces them, and launches a server again that died."""
 
     def __init__(self, cluster: Any, resources: Mapping[str, Any] | None) -> None:
         self._cluster = cluster
@@ -140,10 +154,7 @@ class ClusterWorkers:
         for number, config in enumerate(cluster.nodes):
             there = [worker for position, worker in self._placed if position == number]
             gpus = self._gpus_of(number, there[0]) if there else []
-            custom = custom_resources(resources, config.host)
-            if "num_gpus" in custom:
-                gpus = [str(gpu) for gpu in range(int(custom.pop("num_gpus")))]
-            self.nodes.append(PoolNode(config.host, custom.pop("num_cpus", len(there)), gpus, custom))
+            self.nodes.append(_make_node(config.host, len(there), gpus, resources))
 
     def _gpus_of(self, number: int, worker: Any) -> list[str]:
         if not self._cluster._program:
@@ -169,18 +180,12 @@ class ClusterWorkers:
                 pass  # then each worker of the node gets its own copies
         return links
 
-    def snapshots(self) -> tuple[list[Any], bool]:
-        return [], False
-
     def is_on(self, cluster: Any) -> bool:
         return cluster is self._cluster
 
-    def close(self) -> None:
-        pass  # the cluster is its owner's
 
-
-class GivenWorkers:
-    """Those that the user has started. One is replaced if it was started with a restart policy."""
+class GivenWorkers(WorkerSource):
+    """Workers that the user has started. One that dies is replaced if it was started with a restart policy."""
 
     def __init__(self, workers: Iterable[Any], resources: Mapping[str, Any] | None) -> None:
         self._workers = list(workers)
@@ -196,11 +201,8 @@ class GivenWorkers:
         hosts = [_host_of(worker) for worker in self._workers]
         names = list(dict.fromkeys(hosts))
         self._numbers = [names.index(host) for host in hosts]
-        self.nodes = []
-        for number, name in enumerate(names):
-            custom = custom_resources(resources, name)
-            gpus = [str(gpu) for gpu in range(int(custom.pop("num_gpus", 0)))]
-            self.nodes.append(PoolNode(name, custom.pop("num_cpus", self._numbers.count(number)), gpus, custom))
+        counts = map(self._numbers.count, range(len(names)))
+        self.nodes = [_make_node(name, there, [], resources) for name, there in zip(names, counts, strict=True)]
 
     def first(self) -> Iterable[tuple[int, Any]]:
         workers, self._workers = self._workers, []
@@ -212,7 +214,7 @@ class GivenWorkers:
         return _core._WorkerSource.program()
 
     def replace(self, node: int, gone: Any) -> Any:
-        """LookupError if there is none."""
+        """Return the worker with its new process. Raises LookupError if it gets none."""
         if gone is None or gone._supervision is None:
             raise LookupError("it was started without a restart policy")
         _lent.give_back(gone)
@@ -225,9 +227,8 @@ class GivenWorkers:
             raise LookupError(str(error)) from None
         raise LookupError("it has not ended")
 
-    def may_be_silent(self) -> set[str]:
-        """Names of workers with a work function of the user's, which may never answer a call."""
-        return {worker.name for worker in self._lent if "serve_calls" not in worker.name}
+    def may_be_silent(self, worker: Any) -> bool:
+        return "serve_calls" not in worker.name
 
     def snapshots(self) -> tuple[list[Any], bool]:
         found = [worker.__dict__.get("_snapshot") for worker in self._workers]
@@ -237,11 +238,8 @@ class GivenWorkers:
         its_own = set(map(id, cluster.workers))
         return any(id(worker) in its_own for worker in self._lent)
 
-    def links(self) -> dict[int, Any]:
-        return {}
-
     def close(self) -> None:
-        for worker in self._lent:  # which was closed with the pool
+        for worker in self._lent:  # it was closed with the pool
             _lent.give_back(worker)
         self._lent = []
 

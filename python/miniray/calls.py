@@ -36,10 +36,10 @@ def __getattr__(name: str) -> Any:
 
 
 def serve_calls(handle: _core.Handle) -> None:
-    """A work function that answers calls, and does nothing else."""
+    """Answer calls, and do nothing else: a work function."""
     while True:
         message = handle.recv()
-        raise TypeError(f"this worker answers calls alone, and was sent a message: {str(message)[:100]}")
+        raise TypeError(f"this worker only answers calls, and was sent a message: {str(message)[:100]}")
 
 
 class _RemoteMethod(partial[Any]):
@@ -62,7 +62,7 @@ class RemoteObject:
         if method.startswith("__"):
             raise AttributeError(method)
         call = _RemoteMethod(self._worker.call_remote, f"{self._name}.{method}")
-        self.__dict__[method] = call  # found without this function the next time
+        self.__dict__[method] = call  # the next lookup finds it without this function
         return call
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -71,14 +71,14 @@ class RemoteObject:
         )
 
     def call_async(self, method: str, /, *args: Any, **kwargs: Any) -> CallFuture[Any]:
-        """A method's call, as a future."""
+        """Call a method without waiting, and return a future of its result."""
         return self._worker.call_async(f"{self._name}.{method}", *args, **kwargs)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<miniray.RemoteObject {self._name} in {self._worker.name}>"
 
 
-# Worker's methods.
+# Methods of Worker, here because few programs need them.
 
 
 def register(worker: Any, name: Any, function: Any) -> None:
@@ -92,7 +92,7 @@ def register(worker: Any, name: Any, function: Any) -> None:
     if not callable(function):
         raise TypeError(f"{_REGISTER}, not {_check.shown(function)}")
     _describe(worker, "define", name, function)
-    worker.__dict__.setdefault("_registered", {})[name] = function  # for the process that may take its place
+    worker.__dict__.setdefault("_registered", {})[name] = function  # a new process gets it, too
 
 
 _REGISTER = 'register takes a name and a function: register("square", square)'
@@ -103,7 +103,7 @@ def _shown_function(name: Any, function: Any) -> str:
 
 
 def register_again(worker: Any) -> None:
-    """In a process that has taken the place of another."""
+    """Register all functions once more, in a process that has replaced the worker's former one."""
     _calls.start_anew(worker)
     for name, function in worker.__dict__.get("_registered", {}).items():
         _describe(worker, "define", name, function)
@@ -131,7 +131,7 @@ def forget(worker: Any, name: str) -> None:
 
 
 def _describe(worker: Any, verb: str, name: str, function: Any, *rest: Any) -> None:
-    """By name if the function can be imported there, by value if not."""
+    """Ask the worker to define or create something: by name if the function can be imported there, else by value."""
     definitions = _calls.definitions_of(worker)
     definition = definitions.of_function(function)
     while True:

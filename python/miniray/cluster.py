@@ -430,7 +430,7 @@ class Cluster:
         self._stop(FINISH)
 
     def _stop(self, how: int) -> None:
-        pools = sys.modules.get("miniray._pool_inside")
+        pools = sys.modules.get("miniray._pool_driver")
         if pools is not None:
             pools.end_those_on(self)
         with self._lock:

@@ -76,7 +76,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
                     stacklevel=3,
                 )
             return 1
-        given = self._given.status()["workers"] if self._given is not None else None
+        given = self._given._driver.core.status()["workers"] if self._given is not None else None
         workers = given if given is not None else len(os.sched_getaffinity(0))
         if n_jobs < 0:
             return max(workers + 1 + n_jobs, 1)
@@ -87,7 +87,7 @@ class MiniRayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         self._given = settings.get("pool", self._given)
         count = self.effective_n_jobs(n_jobs)
         if self._given is not None:
-            self._given._inside.begin()  # raises if the pool is closed or broken
+            self._given._driver.begin()  # raises if the pool is closed or broken
             self._pool = self._given
         elif count == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))

@@ -5,8 +5,8 @@
         squares = list(pool.map(square, range(1000)))
         slow = pool.options(num_gpus=1, timeout=60, retries=2).submit(train, config)
 
-It is a ``concurrent.futures.Executor``, for whatever wants one. Two threads serve it: the core's, which gives tasks to
-workers and never waits for Python; and one that gives results to futures.
+It is a ``concurrent.futures.Executor``. Two threads serve it: the core's, which gives tasks to workers and never waits
+for Python; and one that gives results to futures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from miniray._pool_arguments import (
     given,
     start_method,
 )
-from miniray._pool_inside import Inside, live
+from miniray._pool_driver import PoolDriver, live
 from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
@@ -64,7 +64,7 @@ class PoolWorker(NamedTuple):
 class _Submitter(Executor):
     """The calls that a pool and a view of it with options have in common."""
 
-    _inside: Inside
+    _driver: PoolDriver
     _options: TaskOptions
     _terms: Any
 
@@ -74,7 +74,7 @@ class _Submitter(Executor):
             "be done next and submit that here, or make another Pool inside the task"
         )
 
-    # Of a coroutine function the worker awaits what it returns. A name says nothing about types.
+    # Overloads: a worker awaits what a coroutine function returns; the name of a function says nothing about types.
 
     @overload
     def submit(
@@ -89,21 +89,21 @@ class _Submitter(Executor):
 
         A string names a function that the worker has: "module.function", or what a C++ program registered.
         """
-        inside = self._inside
-        future: PoolFuture[Any] = PoolFuture(inside, self._options)
-        function = inside.functions.get(fn) if type(fn) is _FUNCTION else None
+        driver = self._driver
+        future: PoolFuture[Any] = PoolFuture(driver, self._options)
+        function = driver.functions.get(fn) if type(fn) is _FUNCTION else None
         if function is None:
-            function = inside.function(fn)
-        needs = inside.needs_of(function)
+            function = driver.function(fn)
+        needs = driver.needs_of(function)
         memory_bytes = self._options.memory_bytes
-        inside.begin()
+        driver.begin()
         try:
-            future._number = inside.core.submit(
-                function.handle, args, kwargs, self._terms, memory_bytes, future, needs, inside.pack
+            future._number = driver.core.submit(
+                function.handle, args, kwargs, self._terms, memory_bytes, future, needs, driver.pack
             )
         except Exception as error:
             # An argument that cannot be sent is the task's failure, not the pool's.
-            future.set_exception(inside.explain(error, fn, args, kwargs))
+            future.set_exception(driver.explain(error, fn, args, kwargs))
         return future
 
     @overload  # type: ignore[override] # which takes an argument fn=
@@ -170,7 +170,7 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> Iterator[Any]:
-        """``map(fn, *iterables)``, in parallel and in order. The arguments are collected at once.
+        """Yield what ``map(fn, *iterables)`` yields, computed in parallel. The arguments are collected at once.
 
         Short calls travel in chunks: of ``chunksize``, or of as many as the measured time of a call suggests. What a
         call raises is raised when its turn comes.
@@ -221,7 +221,7 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> list[Any]:
-        """``[fn(*arguments) for arguments in iterable]``, in parallel."""
+        """Return ``[fn(*arguments) for arguments in iterable]``, computed in parallel."""
         check_chunksize(chunksize)
         items = [arguments_of(arguments) for arguments in _check.listed("iterable", iterable, TUPLES)]
         mapping = _Map(self, fn, items, star=True, chunksize=chunksize, ordered=True, progress=progress)
@@ -257,10 +257,11 @@ class _Submitter(Executor):
         chunksize: int | None = None,
         progress: bool = False,
     ) -> Iterator[Any]:
-        """The results of ``fn(item)`` as they come. Items are taken as they are needed: there may be no end of them.
+        """Yield the results of ``fn(item)`` as they come. Items are taken as they are needed, so there may be no end of
+        them.
 
-        If you take results slowly, those that nobody has taken stay with the pool, up to ``results_bytes_max``; then
-        no more items are begun.
+        If you take results slowly, the pool keeps those that were not taken, up to ``results_bytes_max``; then no more
+        items are begun.
         """
         check_chunksize(chunksize)
         check_items(iterable, "argument 2 of imap_unordered")
@@ -314,14 +315,14 @@ class Pool(_Submitter):
             source = LocalWorkers(count(workers), start_method(start, mp_context), resources)
         else:
             source = GivenWorkers(given(workers), resources)
-        self._inside = Inside(source, initializer, initargs, restart, results_bytes_max)
+        self._driver = PoolDriver(source, initializer, initargs, restart, results_bytes_max)
         self._options = TaskOptions()
-        self._terms = self._inside.terms(self._options)
-        self._finalizer = weakref.finalize(self, Inside.let_go, self._inside)
+        self._terms = self._driver.terms(self._options)
+        self._finalizer = weakref.finalize(self, PoolDriver.drop, self._driver)
         self._finalizer.atexit = False
 
     def options(self, **options: Any) -> PoolView:
-        """The same pool with other terms for its tasks, as an executor of its own:
+        """Return a view of this pool with other terms for its tasks. The view is an executor, too:
         ``pool.options(num_gpus=1, retries=2).submit(fn)``.
 
         ``num_cpus``, ``num_gpus`` (a share such as 0.5, or whole ones) and ``resources`` are set aside while the task
@@ -330,12 +331,12 @@ class Pool(_Submitter):
         worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
         ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
         """
-        return PoolView(self._inside, changed(self._options, options), self)
+        return PoolView(self._driver, changed(self._options, options), self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
         end. With ``wait=False`` this returns at once, and the rest happens behind it."""
-        self._inside.shut_down(wait, cancel_futures)
+        self._driver.shut_down(wait, cancel_futures)
 
     if not TYPE_CHECKING:
 
@@ -360,21 +361,22 @@ class Pool(_Submitter):
         if kind is None:
             self.shutdown()
         else:
-            self._inside.end()
+            self._driver.end()
 
     @property
     def events(self) -> EventLog:
-        """What happened to workers, nodes and tasks, and when."""
-        return self._inside.events
+        """The log of what happened to workers, nodes and tasks."""
+        return self._driver.events
 
     @property
     def workers(self) -> list[PoolWorker]:
-        """The workers that there are now."""
-        return [PoolWorker(*worker[:4]) for worker in self._inside.core.workers()]
+        """The workers that the pool has now."""
+        return [PoolWorker(*worker[:4]) for worker in self._driver.core.workers()]
 
     def status(self) -> dict[str, Any]:
-        """How many tasks wait, run, are done, have failed; how many workers there are, and are idle."""
-        return self._inside.core.status()
+        """Return how many tasks wait, run, are done and have failed, and how many workers there are and are idle. Each
+        item of a map is a task; a cancelled task is neither done nor failed."""
+        return self._driver.core.status()
 
     def __repr__(self) -> str:
         status = self.status()
@@ -389,34 +391,35 @@ class Pool(_Submitter):
 
 
 for _method in ("submit", "map", "starmap", "imap_unordered"):
-    getattr(_Submitter, _method).__qualname__ = f"Pool.{_method}"  # for errors
+    getattr(_Submitter, _method).__qualname__ = f"Pool.{_method}"  # the name that errors show
 
 
 class PoolView(_Submitter):
-    """A pool with other terms for its tasks. Shutting it down does nothing: the pool is another's."""
+    """A pool with other terms for its tasks. Shutting down a view does nothing."""
 
-    def __init__(self, inside: Inside, options: TaskOptions, pool: Any) -> None:
-        self._pool = pool  # which is shut down when nobody has it any more
-        self._inside = inside
+    def __init__(self, driver: PoolDriver, options: TaskOptions, pool: Any) -> None:
+        self._pool = pool  # the pool is shut down when nothing refers to it any more
+        self._driver = driver
         self._options = options
-        self._terms = inside.terms(options)
+        self._terms = driver.terms(options)
 
     def options(self, **options: Any) -> PoolView:
-        """With these terms besides."""
-        return PoolView(self._inside, changed(self._options, options), self._pool)
+        """Return a view that has these terms, too."""
+        return PoolView(self._driver, changed(self._options, options), self._pool)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing: shut down the pool itself."""
+        """Do nothing. Shut down the pool itself."""
 
 
 def _shut_down_all() -> None:
-    """As the standard executors do when Python ends: what was submitted is finished; but not after an exception."""
+    """Shut down all pools when Python ends. As in the standard executors, what was submitted is finished; but not if
+    the program ends by an exception."""
     pools, interrupt = list(live), None
-    for inside in pools:
-        inside.begin_to_end() if ends_by_exception() else inside.shut_down(False, False)
-    for inside in pools:
+    for driver in pools:
+        driver.begin_to_end() if ends_by_exception() else driver.shut_down(False, False)
+    for driver in pools:
         try:
-            inside.wait_for_the_end()
+            driver.wait_for_the_end()
         except KeyboardInterrupt as pressed:
             interrupt = pressed
             for other in pools:
@@ -426,4 +429,4 @@ def _shut_down_all() -> None:
 
 
 threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined] # before threads are joined
-atexit.register(_shut_down_all)  # and those that such threads have made since
+atexit.register(_shut_down_all)  # for pools that such threads have made since

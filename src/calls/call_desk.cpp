@@ -9,7 +9,8 @@
 namespace miniray {
 namespace {
 
-// In a handler: whether what was caught says that the worker answers no more calls. Other errors are for whoever waits.
+// In a handler: returns whether the exception says that the worker answers no more calls. Other errors concern only the
+// call that waits.
 bool is_end() {
   try {
     throw;
@@ -77,20 +78,20 @@ Message CallDesk::ask(const Message& call) {
       settle(reply);
     }
   } catch (...) {
-    // An interrupt, say: the reply will arrive all the same.
+    // After an interrupt, for one, the reply will arrive all the same.
     if (!is_end() && worker().replacements() == process) under_way_[call.head.number] = {nullptr, process};
     throw;
   }
 }
 
-// What arrives in the lane of calls is from the worker, and may be anything.
+// A worker may send anything in the lane of calls.
 void CallDesk::check(const Message& reply) const {
   if (reply.kind != Message::Kind::reply)
     throw ProtocolError(worker().name() + " made a call, and nobody answers calls here");
   (void)reply_verb(reply);
 }
 
-// The next reply. Whatever ends the worker fails its calls.
+// Returns the next reply. If the worker has ended, fails its calls.
 Message CallDesk::receive(const Deadline& deadline) {
   const int process = worker().replacements();
   try {
@@ -112,7 +113,7 @@ bool CallDesk::wait(std::int64_t number, const Deadline& deadline) {
     } catch (const TimeoutError&) {
       if (deadline.passed()) return !is_under_way(number);
     } catch (const Error&) {
-      if (is_under_way(number)) throw;  // else the call was told
+      if (is_under_way(number)) throw;  // otherwise the settler was told
     }
   }
   return true;
@@ -154,7 +155,7 @@ void CallDesk::settle(const Message& reply) {
   if (settler) settler->on_reply(reply);
 }
 
-// In a handler: a call of the worker that began with this process has found its end.
+// In a handler: a call of the worker has found that this process has ended.
 void CallDesk::on_end(int process) {
   const int now = worker().replacements();
   fail([=](const UnderWay& call) { return (call.process == now) == (now == process); }, std::current_exception());

@@ -16,7 +16,7 @@
 
 namespace miniray {
 
-/// Is told once what came of one call, by one of these functions.
+/// Gets the outcome of one call, by one call of one of these functions.
 class CallSettler {
  public:
   CallSettler() = default;
@@ -29,8 +29,8 @@ class CallSettler {
   virtual void on_failure(const std::exception_ptr& why) = 0;
 };
 
-/// A worker has one desk, for one thread at a time. What a settler throws comes out of the call that told it, and by
-/// then every other settler that had to be told has been.
+/// A worker has one desk, which one thread at a time uses. What a settler throws comes out of the desk's call, after
+/// all other settlers were told.
 class CallDesk {
  public:
   explicit CallDesk(Worker& worker) : link_(worker.link()) {}
@@ -40,28 +40,28 @@ class CallDesk {
 
   /// Throws UsageError after close(), and if the Worker object is gone.
   [[nodiscard]] Worker& worker() const;
-  /// The number that the head of the next call has to have.
+  /// Returns the number that the head of the next call has to have.
   [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
 
   enum class Patience : std::uint8_t {
     wait,
-    none,  ///< what the kernel does not take at once goes out when somebody waits for a reply
+    none,  ///< what the kernel does not take at once goes out while some call waits for a reply
   };
   /// Sends a call, and keeps its settler until the call is settled or dropped. If it throws, the call was not made.
   void begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience = Patience::wait);
   /// Sends a call and waits for its reply. Throws what ended the worker, if there is no reply.
   [[nodiscard]] Message ask(const Message& call);
-  /// Waits until the call is settled. False if the deadline passes before.
+  /// Waits until the call is settled. Returns false if the deadline passes before.
   bool wait(std::int64_t number, const Deadline& deadline);
   [[nodiscard]] bool is_under_way(std::int64_t number) const;
-  /// Settles what has arrived. It waits for nothing but the recovery of a worker whose end it finds.
+  /// Settles the calls whose replies have arrived. Waits only for the recovery of a worker that has ended.
   void take_replies();
-  /// Takes a call back: its settler is told nothing, and if the worker has not begun the call, it never will.
+  /// Cancels a call: its settler is told nothing, and if the worker has not begun the call, it never will.
   void drop(std::int64_t number);
   /// Fails the calls that are under way, and uses the worker no more.
   void close(const std::exception_ptr& why);
   [[nodiscard]] bool is_closed() const { return link_ == nullptr; }
-  /// How many replies will still arrive.
+  /// Returns how many replies will still arrive.
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
 
  protected:
@@ -70,7 +70,7 @@ class CallDesk {
 
  private:
   struct UnderWay {
-    std::shared_ptr<CallSettler> settler;  // none if the reply is not wanted any more
+    std::shared_ptr<CallSettler> settler;  // null if the reply is not wanted any more
     int process;                           // how often the worker's process had been replaced when it was sent
   };
 
@@ -83,7 +83,7 @@ class CallDesk {
   void on_end(int process);
   void fail_lost();
 
-  std::shared_ptr<const WorkerLink> link_;  // none when it is closed
+  std::shared_ptr<const WorkerLink> link_;  // null when the desk is closed
   std::int64_t last_number_ = 0;
   std::map<std::int64_t, UnderWay> under_way_;
 };

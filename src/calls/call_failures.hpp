@@ -1,4 +1,4 @@
-// What the replies to calls and tasks mean to a C++ caller: a value, or an exception.
+// Makes the exceptions of a C++ caller from the replies to calls and tasks.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@
 
 namespace miniray {
 
-/// Why the caller of this function gets no value out of the reply; nothing if it does.
+/// Returns the exception for a caller of this function; nothing if the reply has a value.
 [[nodiscard]] std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker);
-/// Why a reply to a map of so many items holds no values; nothing if it does, but for items that failed.
+/// Returns the exception for a reply to a map that does not hold a value or a failure for each item; nothing if it
+/// does.
 [[nodiscard]] std::exception_ptr wrong_values(CallReply& reply, std::size_t items, const std::string& function,
                                               const std::string& worker);
-/// What one of the items of a map raised.
+/// Returns the exception for an item of a map that failed.
 [[nodiscard]] std::exception_ptr failure_of_item(CallFailure failure, const std::string& function,
                                                  const std::string& worker);
-/// Says which argument cannot be sent, which the message's own error knows only by its place.
+/// Throws an Unsendable that says which argument cannot be sent. `otherwise` knows it only by its place.
 [[noreturn]] void unsendable_argument(const std::string& function, const List& arguments, const Unsendable& otherwise);
 
 }  // namespace miniray

@@ -42,14 +42,14 @@ struct CallReply {
   ItemFailures failures;              ///< of values
 };
 
-// Bodies. What they are given is moved into them.
+// Bodies. Their arguments are moved into them.
 [[nodiscard]] Value call_body(Value name, List arguments, Value keywords = {},
                               std::optional<std::uint64_t> memory_bytes = {});
 [[nodiscard]] Value create_body(std::string_view name, Value function, List arguments, Value keywords = {});
 [[nodiscard]] Value map_body(Value name, List items, bool star = false);
 [[nodiscard]] Value values_body(List values, const ItemFailures& failures);
 [[nodiscard]] Value error_body(const CallFailure& failure);
-/// A class or function that the worker finds by its name.
+/// Describes a class or function that the worker finds by its name.
 [[nodiscard]] Value function_named(std::string_view name);
 
 /// The type of the failure of a call that wanted more than its memory_bytes, as C++ and Python workers call it.
@@ -57,18 +57,18 @@ inline constexpr const char* out_of_memory_type = "miniray::TaskOutOfMemory";
 inline constexpr const char* out_of_memory_type_in_python = "miniray.errors.TaskOutOfMemory";
 
 // Messages. Like encode(), they borrow from the body, which must outlive them.
-/// With the number 0: nobody waits for a reply.
+/// Makes a call. With the number 0 nobody waits for a reply.
 [[nodiscard]] Message call_message(CallVerb verb, const Value& body, std::int64_t number = 0,
                                    Codec codec = Codec::msgpack);
-/// Its number and its time are set when it is sent.
+/// Makes a reply. Its number and its time are set when it is sent.
 [[nodiscard]] Message reply_message(ReplyVerb verb, const Value& body, Codec codec = Codec::msgpack);
 [[nodiscard]] Message drop_message(std::int64_t number);
 
-/// UsageError if it is no call, with what is wrong with it.
+/// Reads a call. Throws UsageError, which says what is wrong with it, if it is none.
 [[nodiscard]] CallOrder parse_call(const Message& call);
-/// ProtocolError if there is no such verb. The body may still be anything.
+/// Returns the verb of a reply. Throws ProtocolError if there is no such verb. The body may still be anything.
 [[nodiscard]] ReplyVerb reply_verb(const Message& reply);
-/// ProtocolError if it is no reply.
+/// Reads a reply. Throws ProtocolError if it is none.
 [[nodiscard]] CallReply parse_reply(const Message& reply);
 
 }  // namespace miniray

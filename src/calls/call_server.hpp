@@ -1,5 +1,5 @@
-// What a worker does with a call, in whichever language the function is: it may have been taken back, or come to its
-// turn too late; else a callee carries it out, and one reply goes out.
+// Answers the calls that a worker gets, for both languages. A call that was cancelled, or that comes too late, is
+// dropped; otherwise a callee runs it. One reply goes out.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace miniray {
 
-/// The reply that the caller of one call waits for. It refers to the channel.
+/// The reply that the caller waits for. The channel must outlive it.
 class OwedReply {
  public:
-  /// From now on the call runs.
+  /// The time of the call counts from now on.
   OwedReply(Channel& channel, std::int64_t number);
 
-  /// False if nobody waits for it.
+  /// Returns false if nobody waits for the reply.
   [[nodiscard]] bool is_wanted() const { return number_ != 0; }
   [[nodiscard]] Codec codec() const { return channel_->codec(); }
-  /// Sends it with the call's number and the time that has passed. Once. A reply that is larger than a message may be
-  /// becomes an error that says so: the stream is still in step, and the caller is owed something.
+  /// Sends the reply, with the call's number and the time that has passed. Call it once. Instead of a reply that is
+  /// larger than a message may be, the caller gets an error that says so.
   void send(Message& reply) const;
   void send_error(const CallFailure& failure) const;
 
@@ -28,14 +28,14 @@ class OwedReply {
   std::int64_t number_, begun_ns_;
 };
 
-/// Runs calls, in one of the languages.
+/// Runs calls in one of the languages.
 class Callee {
  public:
   Callee() = default;
   Callee(const Callee&) = delete;
   Callee& operator=(const Callee&) = delete;
   virtual ~Callee() = default;
-  /// Sends one reply if it is wanted, whatever the call does: now or, if the call goes on, later.
+  /// Runs a call and sends one reply if it is wanted: now or, if the call goes on, later.
   virtual void carry_out(const Message& call, const OwedReply& reply) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A limit on the memory of one call, kept by the kernel: what this process may have of private, writable memory.
+// A limit on the memory of one call. The kernel enforces it for the private, writable memory of this process.
 #pragma once
 
 #include <sys/resource.h>
@@ -8,8 +8,8 @@
 
 namespace miniray {
 
-/// While it lives, this process may take so much more than it had: what wants more gets no memory (std::bad_alloc,
-/// MemoryError). The limit is the whole process's, so a worker makes such a call alone.
+/// While it lives, this process may take `more_bytes` more than it had; an allocation beyond that fails
+/// (std::bad_alloc, MemoryError). The limit holds for the whole process, so a worker runs such a call alone.
 class MemoryLimit {
  public:
   explicit MemoryLimit(std::uint64_t more_bytes);
@@ -17,7 +17,7 @@ class MemoryLimit {
   MemoryLimit& operator=(const MemoryLimit&) = delete;
   ~MemoryLimit();
 
-  /// The cause and the cure, for a call that got no memory; `why` is what the allocator said.
+  /// Returns the cause and the cure for a call that got no memory; `why` is the allocator's text.
   [[nodiscard]] static std::string explain(std::uint64_t more_bytes, const std::string& why = {});
 
  private:

@@ -14,7 +14,7 @@
 namespace miniray {
 namespace {
 
-/// What a call's memory_bytes were too few for.
+/// A call wanted more memory than its memory_bytes.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -144,7 +144,7 @@ Value RegistryCallee::result_of(const CallOrder& order) {
   return {};
 }
 
-// Pools call functions by number. What the name means is seen when the function is called, by who waits for a reply.
+// Pools call functions by number. An unknown name is reported when the function is called, to the caller of that.
 void RegistryCallee::define(const CallOrder& order) {
   const Value* const name = order.function.kind() == Value::Kind::map ? order.function.find("name") : nullptr;
   if (order.name.kind() == Value::Kind::integer && name != nullptr && name->kind() == Value::Kind::string) {

@@ -1,4 +1,4 @@
-// Calls of functions that the program has registered, and of methods of objects that a caller had created.
+// Runs calls of functions that the program has registered, and of methods of objects that a caller has created.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class RegistryCallee : public Callee {
     const CallableClass* of;
   };
 
-  /// What the reply says, whose verb is value, or values for a map.
+  /// Returns the body of the reply, whose verb is value, or values for a map.
   Value result_of(const CallOrder& order);
   Value call(std::string_view name, const List& arguments) const;
   [[nodiscard]] Value call_within(const Value& memory_bytes, std::string_view name, const List& arguments) const;
@@ -39,7 +39,7 @@ class RegistryCallee : public Callee {
 
   const Registry& functions_;
   std::map<std::string, Object, std::less<>> objects_;
-  std::map<std::int64_t, std::string> numbers_;  // of functions, as a pool calls them
+  std::map<std::int64_t, std::string> numbers_;  // the names of functions that a pool calls by number
 };
 
 }  // namespace miniray

@@ -16,7 +16,7 @@ void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const U
   options.urgency = urgency.get();
   try {
     Closer(all, options).run();
-  } catch (const Error&) {  // the pool is in a hurry: they have ended
+  } catch (const Error&) {  // the end became more urgent, and the workers have ended
   }
 }
 
@@ -47,7 +47,9 @@ void TaskDriver::start(Runs runs, std::unique_ptr<WorkerSource> source, const st
   TaskEngine::Options options;
   options.initializer = std::move(initializer);
   options.on_event = [this](const PoolEvent& event) { note(event); };
-  options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) { staff_->lost(node, std::move(gone)); };
+  options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) {
+    staff_->on_gone(node, std::move(gone));
+  };
   options.on_unknown = [this](const TaskFunction& function) { fresh_.unknown_functions.push_back(function.number); };
   source_ = std::move(source);
   source_->on_ticket = [this](std::shared_ptr<Ticket> ticket) {
@@ -82,11 +84,11 @@ std::optional<std::string> TaskDriver::broken() const {
   return broken_;
 }
 
-void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker) {
+void TaskDriver::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool may_be_silent) {
   MINIRAY_CHECK(worker && source_ && node < nodes_.size(), node);
   const bool shares_clock = source_->shares_clock(*worker);
-  post([node, worker = std::move(worker), shares_clock](TaskEngine& engine) {
-    engine.add_worker(node, worker, shares_clock);
+  post([node, worker = std::move(worker), shares_clock, may_be_silent](TaskEngine& engine) {
+    engine.add_worker(node, worker, shares_clock, may_be_silent);
   });
 }
 
@@ -107,7 +109,7 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
   return std::make_shared<const TaskTerms>(std::move(terms));
 }
 
-// Waits for the engine to have answered.
+// Asks the engine's thread, and waits for the answer.
 template <class Answer, class Question>
 Answer TaskDriver::ask(Question question) {
   MINIRAY_CHECK(has_thread());
@@ -125,7 +127,7 @@ Answer TaskDriver::ask(Question question) {
 
 bool TaskDriver::submit(Task task) {
   MINIRAY_CHECK(task.number > 0 && task.terms, task.number);
-  const std::scoped_lock lock(mutex_);  // held briefly, by whoever
+  const std::scoped_lock lock(mutex_);  // every thread holds it only briefly
   if (stopping_ || !engine_ || ending_ || (refusing_ && !task.of_map)) return false;
   ++outstanding_;
   incoming_.push_back(std::move(task));
@@ -180,7 +182,7 @@ void TaskDriver::change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds change
 
 // To the engine's thread, and from it.
 
-// Has the engine look, if it sleeps. With the lock.
+// Wakes the engine if it sleeps. The caller holds the lock.
 void TaskDriver::ring() {
   if (!asleep_ || bell_ == nullptr || std::exchange(rung_, true)) return;
   (void)bell_->send_some(encode(Value()));
@@ -206,7 +208,7 @@ std::vector<TaskEngine::WorkerStatus> TaskDriver::workers() {
   return ask<std::vector<TaskEngine::WorkerStatus>>([](const TaskEngine& engine) { return engine.workers(); });
 }
 
-// False if it is to stop.
+// Returns false if the engine is to stop.
 bool TaskDriver::take_orders() {
   std::vector<Task> incoming, again;
   std::vector<Command> commands;
@@ -236,8 +238,8 @@ void TaskDriver::replace() {
 void TaskDriver::run() {
   while (take_orders()) {
     replace();
-    publish();  // what the orders had to tell must not wait for a turn
-    engine_->turn(staff_->seconds_to_next_look(-1), waker_.get());
+    publish();  // what the orders had to tell must not wait for a poll
+    engine_->poll(staff_->seconds_to_next_look(-1), waker_.get());
     publish();
   }
   end();
@@ -251,7 +253,7 @@ void TaskDriver::run_until_news(const Deadline& deadline) {
     replace();
     publish();
     const double at_most_s = news_.empty() ? deadline.seconds_left().value_or(-1) : 0;
-    engine_->turn(staff_->seconds_to_next_look(at_most_s), waker_.get());
+    engine_->poll(staff_->seconds_to_next_look(at_most_s), waker_.get());
     publish();
   } while (news_.empty() && !deadline.passed());
   const std::scoped_lock lock(mutex_);
@@ -259,8 +261,8 @@ void TaskDriver::run_until_news(const Deadline& deadline) {
 }
 
 void TaskDriver::end() {
-  dismissed_ = engine_->dismiss();
-  std::ranges::move(staff_->dismiss(), std::back_inserter(dismissed_));
+  left_workers_ = engine_->end_workers();
+  std::ranges::move(staff_->take_dead_workers(), std::back_inserter(left_workers_));
   publish();
   {
     const std::scoped_lock lock(news_mutex_);
@@ -341,8 +343,8 @@ void TaskDriver::stop() {
     thread_.join();
   else
     end();
-  std::vector<Command> unheard;  // a worker that came too late ends with its command
-  std::unique_ptr<Staff> staff;  // and so do recruits
+  std::vector<Command> unheard;  // a worker that came too late ends when its command is destroyed
+  std::unique_ptr<Staff> staff;  // and so do workers that are being made
   {
     const std::scoped_lock lock(mutex_);
     unheard.swap(commands_);
@@ -351,7 +353,7 @@ void TaskDriver::stop() {
     waker_.reset();
     bell_.reset();
   }
-  close_together(std::exchange(dismissed_, {}), urgency_);
+  close_together(std::exchange(left_workers_, {}), urgency_);
 }
 
 void TaskDriver::hurry(Closing how) {

@@ -24,18 +24,18 @@
 
 namespace miniray {
 
-/// How urgent an end is; it only grows. Several threads may be closing workers meanwhile.
+/// How urgent an end is. It only grows, also while other threads are closing workers.
 using Urgency = std::shared_ptr<std::atomic<Closing>>;
-/// Ends the workers together, as urgently as it is or becomes.
+/// Ends the workers together, as urgently as the urgency says or comes to say.
 void close_together(const std::vector<std::shared_ptr<Worker>>& workers, const Urgency& urgency);
 
 class TaskDriver {
  public:
-  /// What the engine has to tell, until somebody takes it.
+  /// What the engine has to tell, until wait_news() returns it.
   struct News {
     std::vector<TaskOutcome> outcomes;
-    std::vector<std::shared_ptr<Ticket>> tickets;  ///< places that the program fills: answer each
-    std::vector<std::int64_t> unknown_functions;   ///< whose values workers ask for: redefine() them
+    std::vector<std::shared_ptr<Ticket>> tickets;  ///< places that the program has to fill; each wants an answer
+    std::vector<std::int64_t> unknown_functions;   ///< workers ask for their values; redefine() them
     bool noted = false;                            ///< there are new events in the log
     bool nudged = false;
     [[nodiscard]] bool empty() const {
@@ -51,14 +51,14 @@ class TaskDriver {
 
   // Before start().
   void add_node(PoolNode node);
-  /// `source` makes workers for the places of those that are gone, whenever one died, or as the policy allows.
+  /// Starts the engine. `source` replaces workers that are gone: all of them, or as many as the policy allows.
   enum class Runs : std::uint8_t { in_a_thread, while_its_user_waits };
   void start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
              std::optional<Task> initializer = {});
 
-  void add_worker(std::size_t node, std::shared_ptr<Worker> worker);
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool may_be_silent = false);
   void set_link(std::size_t node, Channel link);
-  /// The terms of tasks; UsageError if no task can have them here.
+  /// Checks terms of tasks. Throws UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(TaskTerms terms) const;
 
   // Tasks.
@@ -68,38 +68,40 @@ class TaskDriver {
   [[nodiscard]] bool submit(Task task);
   /// Submits a task that has failed once more. It takes its old place among those that wait.
   void submit_again(Task task);
-  /// Waits until that is done: a task that waits is not begun once this has returned.
+  /// Cancels a task, as TaskEngine::cancel does, and waits until the engine has done that: a task that waited does not
+  /// begin after this has returned.
   void cancel(std::int64_t number, bool even_if_it_runs, Closing how = Closing::kill);
   void cancel_waiting();
-  /// Those that run, too. Nothing is taken from now on.
+  /// Cancels all tasks, also those that run. No task is taken from now on.
   void cancel_all();
   void redefine(std::shared_ptr<TaskFunction> function, Message definition, const TaskNeeds& needs);
-  /// Of all tasks that share them, also of those that wait.
+  /// Changes the needs of all tasks that share them, also of those that wait.
   void change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds changed);
-  /// Why no task will be run any more; nothing while some may be.
+  /// Returns why no task will run any more; nothing while tasks may run.
   [[nodiscard]] std::optional<std::string> broken() const;
 
   // News.
-  /// Waits for some; empty when the deadline has passed, and nothing after stop().
+  /// Waits for news. They are empty when the deadline has passed. Returns nothing after stop().
   [[nodiscard]] std::optional<News> wait_news(const Deadline& deadline = Deadline::never());
-  /// Has wait_news() return.
+  /// Makes wait_news() return.
   void nudge();
 
   // The end.
-  /// Tasks that come from now on are refused.
+  /// Refuses tasks that come from now on.
   void refuse_tasks();
-  /// Whether tasks are refused, and the outcome of each that was taken has been handed out.
+  /// Returns whether tasks are refused, and the outcomes of all that were taken have been handed out.
   [[nodiscard]] bool is_finished();
-  /// Ends the engine, and then the workers, together.
+  /// Ends the engine and then all workers, and waits for that.
   void stop();
-  /// From now on workers are ended in this way, even those that are ending.
+  /// Makes the end of workers more urgent, also of those that are ending.
   void hurry(Closing how);
   [[nodiscard]] const Urgency& urgency() const { return urgency_; }
 
   /// What became of the tasks whose outcomes were handed out, and what the items of maps take.
   [[nodiscard]] Tally& tally() { return tally_; }
 
-  /// Has the engine do something soon, and wait_news() return after it. False after stop(): then it is not done.
+  /// Makes the engine do something soon, and wait_news() return after it. Returns false after stop(): then it is not
+  /// done.
   using Command = std::function<void(TaskEngine&)>;
   bool post_and_tell(Command command);
 
@@ -138,14 +140,14 @@ class TaskDriver {
   std::optional<std::string> broken_;
   std::atomic<bool> is_broken_ = false;
 
-  std::mutex mutex_;  // of what goes to the engine
+  std::mutex mutex_;  // guards what goes to the engine, below
   std::vector<Task> incoming_, again_;
   std::vector<Command> commands_;
-  std::size_t outstanding_ = 0;  // tasks whose outcome was not handed out
+  std::size_t outstanding_ = 0;  // tasks whose outcomes were not handed out yet
   bool asleep_ = false, rung_ = false, refusing_ = false, ending_ = false, stopping_ = false;
 
-  News fresh_;  // the engine's own
-  std::vector<std::shared_ptr<Worker>> dismissed_;
+  News fresh_;  // collected by the engine's thread until publish()
+  std::vector<std::shared_ptr<Worker>> left_workers_;
   Urgency urgency_ = std::make_shared<std::atomic<Closing>>(Closing::finish);
   std::mutex news_mutex_;
   std::condition_variable news_came_;

@@ -16,7 +16,7 @@
 namespace miniray {
 namespace {
 
-// What is known of an end that is no death.
+// Returns a certificate for a worker whose process is not known to have died.
 DeathCertificate certificate_saying(const Worker& worker, std::string why) {
   DeathCertificate certificate;
   certificate.worker = worker.name();
@@ -24,7 +24,7 @@ DeathCertificate certificate_saying(const Worker& worker, std::string why) {
   return certificate;
 }
 
-// Whoever asked for a task knows nothing of the calls by which it went.
+// The messages are calls that the engine sent. Whoever submitted the task does not know them.
 DeathCertificate without_messages(DeathCertificate certificate) {
   certificate.last_messages.clear();
   return certificate;
@@ -49,12 +49,13 @@ std::size_t TaskEngine::add_node(std::string name, NodeResources resources, std:
   return nodes_.size() - 1;
 }
 
-void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock) {
+void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock, bool may_be_silent) {
   MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   Member& member = members_.emplace_back(std::move(worker), node, shares_clock);
+  member.may_be_silent = may_be_silent;
   ++nodes_[node].members;
   nodes_[node].expects_fresh_worker = false;
-  nodes_[node].given_up.clear();
+  nodes_[node].broken_for.clear();
   members_changed_ = true;
   event("worker_started", &member, "");
   prepare(member);
@@ -68,18 +69,19 @@ void TaskEngine::prepare(Member& member) {
     return;
   }
   member.preparing_call = options_.initializer->number;
+  member.asked_at_ns = now_ns();
   member.preparing_since = static_cast<std::int64_t>(redefined_.size());
   try {
     member.introduce(*options_.initializer);
     (void)member.worker().send_some(options_.initializer->call);
-  } catch (const Error&) {  // its end will be heard of
+  } catch (const Error&) {  // its end will be noticed
     member.state = Member::State::ending;
   }
 }
 
 void TaskEngine::prepared(Member& member, const Message& reply) {
   member.preparing_call = 0;
-  if (member.state == Member::State::ending) return;  // and is not made ready again
+  if (member.state == Member::State::ending) return;  // it must not become ready again
   const CallReply said = parse_reply(reply);
   if (said.verb == ReplyVerb::unknown) {
     Task task = *options_.initializer;
@@ -87,7 +89,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
     std::int64_t waits_for = 0;
     if (ask_for_missing(member, task, said, waits_for)) {
       if (waits_for == 0) prepare(member);
-      return;  // else defined() does
+      return;  // otherwise defined() prepares it again
     }
   }
   if (said.verb == ReplyVerb::error || said.verb == ReplyVerb::unknown) {
@@ -118,10 +120,10 @@ void TaskEngine::break_down(const std::string& why) {
   for (Task& task : ended) finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, why, {}});
 }
 
-void TaskEngine::give_up_node(std::size_t node, const std::string& why) {
+void TaskEngine::break_node(std::size_t node, const std::string& why) {
   MINIRAY_CHECK(node < nodes_.size(), node, nodes_.size());
   if (nodes_[node].members > 0) return;
-  nodes_[node].given_up =
+  nodes_[node].broken_for =
       "no worker is left on " + nodes_[node].name + ", and none takes the place of the last one: " + why;
 }
 
@@ -148,13 +150,13 @@ void TaskEngine::submit(Task task) {
 
 void TaskEngine::submit_again(Task task) { put_back(std::move(task)); }
 
-// Nobody may be left who would take it.
+// If the pool is broken, no worker will take the task.
 void TaskEngine::put_back(Task task) {
   if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
   queue_.put_back(std::move(task));
 }
 
-// Until the function is defined.
+// The task waits until the function is defined.
 void TaskEngine::park(Task task, std::int64_t function) {
   MINIRAY_CHECK(function > 0, function, task.number);
   if (broken_) return finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, *broken_, {}});
@@ -175,10 +177,10 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) 
   const auto holder = std::ranges::find_if(members_, [&](const Member& member) { return member.has(number); });
   if (holder == members_.end() || holder->condemned == number) return;
   if (holder->running().number != number) {
-    // It waits behind another there. Should it have begun in this very moment, its result is not heard of any more.
+    // It waits behind another task there. If it has begun in this very moment, its result is ignored.
     try {
       if (holder->state != Member::State::ending) (void)holder->worker().send_some(drop_message(number));
-    } catch (const Error&) {  // its end will be heard of
+    } catch (const Error&) {  // its end will be noticed
     }
     finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
     return;
@@ -190,7 +192,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) 
 }
 
 void TaskEngine::cancel_waiting() {
-  dispatch();  // what came before and has a worker free has begun, whether or not there was a turn in between
+  dispatch();  // what came before and has a worker free has begun, even if the engine was not polled since
   std::vector<Task> waiting = queue_.take_all();
   for (auto& [function, tasks] : parked_) std::ranges::move(tasks, std::back_inserter(waiting));
   parked_.clear();
@@ -200,7 +202,7 @@ void TaskEngine::cancel_waiting() {
 void TaskEngine::cancel_all() {
   cancel_waiting();
   for (Member& member : members_) {
-    release(member);
+    give_back_resources(member);
     for (Task& task : member.take_all())
       if (task.number != member.condemned)
         finish({TaskOutcome::Kind::cancelled, std::move(task), {}, member.worker().name(), {}, {}});
@@ -237,14 +239,14 @@ void TaskEngine::end_member(Member& member, const std::string& why, Closing how)
     if (how == Closing::kill) {
       member.worker().kill(SIGKILL);
     } else {
-      member.worker().end();  // when the task has ended, so has the worker
+      member.worker().end();  // the worker ends after the task
       member.worker().kill(SIGINT);
     }
   } catch (const Error&) {  // it has ended already
   }
 }
 
-void TaskEngine::release(Member& member) {
+void TaskEngine::give_back_resources(Member& member) {
   if (!member.holds) return;
   MINIRAY_CHECK(member.node() < nodes_.size(), member.node(), nodes_.size());
   nodes_[member.node()].resources.give_back(*member.holds, member.held_gpus);
@@ -252,38 +254,39 @@ void TaskEngine::release(Member& member) {
   member.held_gpus.clear();
 }
 
-bool TaskEngine::hear(Members::iterator member) {
+bool TaskEngine::receive_from(Members::iterator member) {
   std::optional<DeathCertificate> certificate;
   bool replies_may_be_lost = false;
   try {
     while (std::optional<Message> message = member->worker().try_receive({}, Lane::any))
-      if (message->kind == Message::Kind::reply) heard(*member, std::move(*message));
+      if (message->kind == Message::Kind::reply) on_reply(*member, std::move(*message));
     return true;
   } catch (const WorkerDied& died) {
     certificate = died.certificate();
-    replies_may_be_lost = !certificate->lost.empty();  // its host is gone, or its server
-  } catch (const WorkerError& error) {                 // of a work function that does more than answer calls
+    replies_may_be_lost = !certificate->lost.empty();  // its host or its server is gone
+  } catch (const WorkerError& error) {                 // its work function raised
     certificate = certificate_saying(member->worker(), error.what());
-  } catch (const EndOfStream& end) {  // it returned
+  } catch (const EndOfStream& end) {  // its work function returned
     certificate = certificate_saying(member->worker(), end.what());
   } catch (const Error& error) {
     certificate = certificate_saying(member->worker(), error.what());
     replies_may_be_lost = true;
   }
-  lose(member, *certificate, replies_may_be_lost);
+  remove(member, *certificate, replies_may_be_lost);
   return false;
 }
 
-void TaskEngine::heard(Member& member, Message reply) {
+void TaskEngine::on_reply(Member& member, Message reply) {
   const ReplyVerb verb = reply_verb(reply);
   const std::int64_t number = reply.head.number;
+  member.may_be_silent = false;
   if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
   CallReply said;
-  if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // which may throw: before the task is taken
+  if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // it may throw, so it comes before the task is taken
   std::optional<Task> task = member.take(number);
-  if (member.task_count() == 0) release(member);
-  if (!task || number == member.condemned) return;  // its outcome is known already
+  if (member.task_count() == 0) give_back_resources(member);
+  if (!task || number == member.condemned) return;  // its outcome was reported already
   if (verb == ReplyVerb::dropped) return put_back(std::move(*task));
   if (std::int64_t waits_for = 0; verb == ReplyVerb::unknown && ask_for_missing(member, *task, said, waits_for)) {
     if (waits_for == 0) return put_back(std::move(*task));
@@ -299,7 +302,7 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& re
   if (missing.empty() && task.function) missing.push_back(task.function->number);
   try {
     for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
-  } catch (const Error&) {                                          // its end will be heard of
+  } catch (const Error&) {                                          // its end will be noticed
   }
   bool is_its_own = false, may_come = false;
   std::set<std::int64_t> seen;
@@ -324,18 +327,19 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& re
   return (may_come || !is_its_own) && ++task.times_missing < limits::definition_tries_max;
 }
 
-// All replies that it sent have been heard, so that only the first of its tasks may have begun; unless some were lost.
-void TaskEngine::lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost) {
+// All replies that the worker sent have been received, so only the first of its tasks can have begun; unless replies
+// may be lost.
+void TaskEngine::remove(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost) {
   const std::string name = member->worker().name();
   const bool stillborn = member->state == Member::State::preparing;
   event(stillborn ? "worker_stillborn" : "worker_died", &*member, certificate.cause());
-  release(*member);
+  give_back_resources(*member);
   bool first = true;
   for (Task& task : member->take_all()) {
     const bool may_have_begun = std::exchange(first, false) || replies_may_be_lost;
     if (task.number != member->condemned) after_death(std::move(task), may_have_begun, name, certificate);
   }
-  std::shared_ptr<Worker> gone = member->let_go();
+  std::shared_ptr<Worker> gone = member->take_worker();
   const std::size_t node = member->node();
   MINIRAY_CHECK(gone && nodes_[node].members > 0, node, nodes_[node].members);
   --nodes_[node].members;
@@ -355,8 +359,8 @@ void TaskEngine::after_death(Task task, bool may_have_begun, const std::string& 
 
 // Time.
 
-// Nothing is done about a member before it was heard: whoever uses the engine may have been busy elsewhere for long,
-// and what it says may be there already.
+// Before anything is done about a member, its replies are received: the thread of a C++ pool may have been busy
+// elsewhere for long, and the reply may be there already.
 void TaskEngine::check_times() {
   for (auto next = members_.begin(); next != members_.end();) {
     const auto member = next++;
@@ -364,15 +368,26 @@ void TaskEngine::check_times() {
     if (member->state == Member::State::ending) {
       if (member->kill_at_ns != 0 && now > member->kill_at_ns) end_member(*member, "it did not heed an interrupt");
       if (member->ending_since_ns != 0 &&
-          now - member->ending_since_ns > grace_ms(limits::close_grace_ms) * 1'000'000LL && hear(member))
-        lose(member, certificate_saying(member->worker(), "it was told to end, and nothing was heard of it since"),
-             true);
+          now - member->ending_since_ns > grace_ms(limits::close_grace_ms) * 1'000'000LL && receive_from(member))
+        remove(member, certificate_saying(member->worker(), "it was told to end, and nothing was heard of it since"),
+               true);
       continue;
     }
-    if (!member->is_late(now) || !hear(member)) continue;
+    if ((!member->is_late(now) && !member->is_silent(now)) || !receive_from(member)) continue;
     for (Task& task : member->take_overdue(now)) put_back(std::move(task));
+    check_silence(*member, now);
     check_running(*member, now);
   }
+}
+
+void TaskEngine::check_silence(Member& member, std::int64_t now) {
+  if (!member.is_silent(now)) return;
+  member.may_be_silent = false;  // it is reported once
+  event("worker_silent", &member,
+        "it was given a task " + std::to_string(limits::silent_worker_ms / 1000) +
+            " s ago, and has not answered any yet. If the task is not that long, its work function does not answer "
+            "calls: use Worker() or the work function miniray.serve_calls, or have the function wait in handle.recv(), "
+            "which answers them");
 }
 
 void TaskEngine::check_running(Member& member, std::int64_t now) {
@@ -395,7 +410,9 @@ double TaskEngine::seconds_to_next_check(double at_most) const {
   double wait_s = at_most < 0 ? 1e9 : at_most;
   const std::int64_t now = now_ns();
   for (const Member& member : members_) {
-    if (member.state == Member::State::ending || member.task_count() > 1) wait_s = std::min(wait_s, look_again_s);
+    const bool may_be_silent = member.may_be_silent && member.asked_at_ns != 0;
+    if (member.state == Member::State::ending || member.task_count() > 1 || may_be_silent)
+      wait_s = std::min(wait_s, look_again_s);
     if (!watches_times_ || member.task_count() == 0 || !member.running().terms->timeout_s) continue;
     const double left_s =
         *member.running().terms->timeout_s - static_cast<double>(now - member.running_since_ns()) / 1e9;
@@ -421,15 +438,15 @@ void TaskEngine::watch(Channel* waker) {
     }
     if (waker != nullptr) channels_.push_back(waker);
   }
-  // Positions in what is ready are positions in these three, one after the other.
+  // A position in `ready` is one in these three lists, one after the other.
   MINIRAY_CHECK(channels_.size() == by_channel_.size() + linked_nodes_.size() + (waker != nullptr ? 1 : 0),
                 channels_.size(), by_channel_.size(), linked_nodes_.size());
   MINIRAY_CHECK(waker == nullptr || channels_.back() == waker, channels_.size());
   wait_set_.watch(channels_);
 }
 
-// While all workers have something to do after what they are at, they are heard all together, once in a while: each
-// wake-up for one of them would take time from another.
+// While every worker has another task to begin, replies are received together, once in a while: each wake-up for one
+// reply would take time from the workers.
 void TaskEngine::rest() const {
   if (queue_.size() == 0 || members_.empty()) return;
   double rest_ns = limits::rest_us * 1000.0;
@@ -441,7 +458,7 @@ void TaskEngine::rest() const {
   if (rest_ns >= limits::rest_min_us * 1000.0) system::sleep_ns(static_cast<std::int64_t>(rest_ns));
 }
 
-void TaskEngine::turn(double timeout_s, Channel* waker) {
+void TaskEngine::poll(double timeout_s, Channel* waker) {
   dispatch();
   if (!outcomes_.empty()) timeout_s = 0;
   if (timeout_s != 0) rest();
@@ -449,9 +466,9 @@ void TaskEngine::turn(double timeout_s, Channel* waker) {
   const std::vector<std::size_t> ready = wait_set_.wait(Deadline::in_seconds(seconds_to_next_check(timeout_s)));
   for (const std::size_t position : ready) {
     if (position < by_channel_.size()) {
-      hear(by_channel_[position]);
+      receive_from(by_channel_[position]);
     } else if (position - by_channel_.size() < linked_nodes_.size()) {
-      // A server says nothing over a link but that it is gone.
+      // A server sends nothing over a link, so a link becomes readable when the server is gone.
       nodes_[linked_nodes_[position - by_channel_.size()]].link.reset();
       members_changed_ = true;
     } else {
@@ -463,12 +480,12 @@ void TaskEngine::turn(double timeout_s, Channel* waker) {
   dispatch();
 }
 
-std::vector<std::shared_ptr<Worker>> TaskEngine::dismiss() {
+std::vector<std::shared_ptr<Worker>> TaskEngine::end_workers() {
   std::vector<std::shared_ptr<Worker>> all;
   for (Member& member : members_) {
-    release(member);
+    give_back_resources(member);
     --nodes_[member.node()].members;
-    all.push_back(member.let_go());
+    all.push_back(member.take_worker());
   }
   members_.clear();
   members_changed_ = true;

@@ -1,5 +1,5 @@
-// The inside of a pool: gives tasks to workers, watches both, and says what became of each task. One thread uses it; it
-// moves when turn() is called.
+// Gives tasks to workers, watches both, and reports the outcome of each task. One thread uses an engine, and all of its
+// work is done in poll().
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace miniray {
 
-/// Something that the pool did, or saw, and that a user may want to know.
+/// Something that the pool did or noticed, for its event log.
 struct PoolEvent {
   std::string kind, node, worker, text;
   std::int64_t task = 0;
@@ -28,49 +28,50 @@ struct PoolEvent {
 class TaskEngine {
  public:
   struct Options {
-    /// The first call of every worker, which has to succeed before it gets tasks; and the function that it calls.
+    /// The first call of every worker. It has to succeed before the worker gets tasks.
     std::optional<Task> initializer = {};
     std::function<void(PoolEvent)> on_event = {};
-    /// A worker has gone, and its place on this node is free. Its process has ended, or is lost.
+    /// Is called when a worker is gone: its process has ended, or cannot be reached. Its place on the node is free.
     std::function<void(std::size_t node, std::shared_ptr<Worker> worker)> on_vacancy = {};
-    /// A worker does not know a function by its name.
+    /// Is called when a worker does not know a function by its name.
     std::function<void(TaskFunction& function)> on_unknown = {};
   };
   explicit TaskEngine(Options options);
 
-  // What there is to work with.
+  // Nodes and workers.
   std::size_t add_node(std::string name, NodeResources resources, std::vector<std::string> gpu_names = {});
-  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock);
-  /// A connection to the node's worker server: large buffers for its workers go there once.
+  /// `may_be_silent`: its work function may not answer calls. If it never does, the event "worker_silent" says so.
+  void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool shares_clock, bool may_be_silent = false);
+  /// Sets a connection to the node's worker server, over which a large buffer goes to all workers of the node once.
   void set_link(std::size_t node, Channel link);
-  /// No worker is left, none will come, and this is why: what waits, and what is submitted later, ends with it.
+  /// Ends the tasks that wait, and those that are submitted later: no worker is left, and none will come.
   void break_down(const std::string& why);
-  /// The same for one node, if it has no worker: tasks that could be run nowhere else end with it, until it has one.
-  void give_up_node(std::size_t node, const std::string& why);
+  /// Does the same for one node, if it has no worker: tasks that could run nowhere else end, until it has one.
+  void break_node(std::size_t node, const std::string& why);
   [[nodiscard]] bool is_broken() const { return broken_.has_value(); }
   [[nodiscard]] const std::string& node_name(std::size_t node) const { return nodes_[node].name; }
-  /// Why it can never be run; empty if it can.
+  /// Returns why such a task can never run here; an empty text if it can.
   [[nodiscard]] std::string obstacle_to(const Demand& demand) const;
 
   // Tasks.
   void submit(Task task);
-  /// One that has had an outcome, and shall have another: in its old place.
+  /// Puts a task that has had an outcome back into its old place. It will have another outcome.
   void submit_again(Task task);
-  /// One that waits is dropped; one that runs ends with its worker, or goes on. Its outcome follows, whatever it is.
-  /// The worker is killed; or interrupted first, and killed if that does not end the task soon.
+  /// Drops a task that waits. One that runs is ended with its worker if `even_if_it_runs`, and goes on otherwise. The
+  /// worker is killed, or interrupted first and killed if that does not end the task soon. The task's outcome follows.
   void cancel(std::int64_t number, bool even_if_it_runs = true, Closing how = Closing::kill);
   void cancel_waiting();
-  /// Those that run too. What their workers say of them is not heard any more; end the workers next.
+  /// Cancels all tasks, also those that run. Their replies are ignored from now on: end_workers() comes next.
   void cancel_all();
-  /// `function`'s definition was replaced: tasks that waited for it go on.
+  /// Lets tasks go on that waited for the value of this function, which is in its definition now.
   void defined(const TaskFunction& function);
   [[nodiscard]] std::vector<TaskOutcome> take_outcomes() { return std::exchange(outcomes_, {}); }
 
-  /// Waits until something happens, at most so long (less than 0: for ever), and does all that can be done at once.
-  /// What comes from `waker`, if there is one, ends the wait.
-  void turn(double timeout_s, Channel* waker = nullptr);
-  /// Tells all workers to end; for who then lets go of them.
-  [[nodiscard]] std::vector<std::shared_ptr<Worker>> dismiss();
+  /// Waits until something happens, and does all that can be done then. Waits at most `timeout_s`; without a limit if
+  /// that is below 0. A message from `waker` ends the wait, too.
+  void poll(double timeout_s, Channel* waker = nullptr);
+  /// Tells all workers to end, and returns them, for the caller to close.
+  [[nodiscard]] std::vector<std::shared_ptr<Worker>> end_workers();
 
   [[nodiscard]] bool is_running(std::int64_t number) const;
   struct Census {
@@ -93,25 +94,25 @@ class TaskEngine {
     std::vector<std::string> gpu_names;
     std::size_t members = 0;
     std::unique_ptr<Channel> link = {};
-    bool expects_fresh_worker = false;  ///< one was ended so that another can see other GPUs
-    std::string given_up = {};          ///< why no worker will come; empty if one is there, or may come
+    bool expects_fresh_worker = false;  ///< a worker was ended because the next one has to see other GPUs
+    std::string broken_for = {};        ///< why no worker will come; empty if one is there, or may come
   };
   using Members = std::list<Member>;
 
   void prepare(Member& member);
-  /// False if it was lost over that.
-  bool hear(Members::iterator member);
-  void heard(Member& member, Message reply);
+  /// Takes all replies of a worker that have arrived. Returns false if the worker is gone, and was removed.
+  bool receive_from(Members::iterator member);
+  void on_reply(Member& member, Message reply);
   void prepared(Member& member, const Message& reply);
-  /// The worker was told of definitions by their names, and does not have them. True if it can be tried again: at once,
-  /// or when their values are there.
+  /// Asks for the values of definitions that a worker does not know by their names. Returns true if the task can be
+  /// tried again: at once, or when the value that `waits_for` names is there.
   bool ask_for_missing(Member& member, Task& task, const CallReply& reply, std::int64_t& waits_for);
-  void release(Member& member);
-  void lose(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
+  void give_back_resources(Member& member);
+  void remove(Members::iterator member, const DeathCertificate& certificate, bool replies_may_be_lost);
   void after_death(Task task, bool may_have_begun, const std::string& worker, const DeathCertificate& certificate);
   void put_back(Task task);
   void park(Task task, std::int64_t function);
-  /// The number of something that it needs, and whose value a worker has asked for; 0 if it need not wait.
+  /// Returns the number of a definition that the task needs and whose value is on its way; 0 if it need not wait.
   [[nodiscard]] static std::int64_t awaited_by(const Task& task);
   void end_member(Member& member, const std::string& why, Closing how = Closing::kill);
   void finish(TaskOutcome&& outcome);
@@ -130,6 +131,7 @@ class TaskEngine {
   bool show_gpus(Member& member);
   void check_times();
   void check_running(Member& member, std::int64_t now_ns);
+  void check_silence(Member& member, std::int64_t now_ns);
   [[nodiscard]] double seconds_to_next_check(double at_most) const;
   void check_members() const;
   void check_tasks() const;
@@ -140,13 +142,13 @@ class TaskEngine {
   Members members_;
   TaskQueue queue_;
   std::map<std::int64_t, std::vector<Task>> parked_;  // by the function that they wait for
-  std::map<std::int64_t, std::int64_t> redefined_;    // functions, and how many were before them
+  std::map<std::int64_t, std::int64_t> redefined_;    // functions, and how many had been redefined before them
   std::vector<TaskOutcome> outcomes_;
   std::optional<std::string> broken_;
-  bool watches_times_ = false;  // some task has a time-out
+  bool watches_times_ = false;  // some task has had a time-out
   WaitSet wait_set_;
-  std::vector<Channel*> channels_;  // the waker's last, if there is one
-  const Channel* waker_ = nullptr;  // of the last turn
+  std::vector<Channel*> channels_;  // of the members, of linked nodes, and the waker if there is one
+  const Channel* waker_ = nullptr;  // of the last poll
   std::vector<Members::iterator> by_channel_;
   std::vector<std::size_t> linked_nodes_;
   bool members_changed_ = true;

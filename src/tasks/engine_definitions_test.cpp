@@ -1,4 +1,4 @@
-// What tasks refer to by number: workers hear of it before the first task that needs it, and ask for what they lack.
+// What tasks refer to by number: workers get it before the first task that needs it, and ask for what they lack.
 #include <doctest/doctest.h>
 
 #include "tasks/engine_scene.hpp"
@@ -155,7 +155,7 @@ TEST_CASE("a task whose function is asked for after the pool has broken down is 
   const auto worker = scene.add_worker(serve_what_was_defined);
   worker->kill(SIGSTOP);
   scene.engine.submit(task_of(1, function(1, false)));
-  scene.turn();
+  scene.poll();
   scene.engine.break_down("nobody is left");
   worker->kill(SIGCONT);
   CHECK(scene.outcome(1).kind == Kind::broken);

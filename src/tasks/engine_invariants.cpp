@@ -41,7 +41,7 @@ void TaskEngine::check_members() const {
   }
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     MINIRAY_CHECK(counted[node] == nodes_[node].members, node, counted[node], nodes_[node].members);
-    MINIRAY_CHECK(nodes_[node].members == 0 || nodes_[node].given_up.empty(), node, nodes_[node].given_up);
+    MINIRAY_CHECK(nodes_[node].members == 0 || nodes_[node].broken_for.empty(), node, nodes_[node].broken_for);
     nodes_[node].resources.check_invariants(held[node]);
   }
 }

@@ -1,4 +1,4 @@
-// The engine's part that gives tasks to workers: which task, to whom, and with what.
+// The engine's part that gives tasks to workers.
 #include <algorithm>
 
 #include "base/check.hpp"
@@ -19,33 +19,34 @@ void TaskEngine::dispatch() {
   }
 }
 
-// Room for who waits; or, where no worker will come that could run it, its end.
+// Reserves room for the first task of a line that waits. If no worker will come that could run it, ends the line's
+// tasks.
 void TaskEngine::reserve_for(TaskLine& line) {
   Node* best = nullptr;
-  const Node* given_up = nullptr;
+  const Node* broken_for = nullptr;
   bool may_come = false;
   for (Node& node : nodes_) {
     if (!line.demand.node.empty() && node.name != line.demand.node) continue;
     if (!node.resources.could_ever_fit(line.demand)) continue;
-    if (node.given_up.empty())
+    if (node.broken_for.empty())
       may_come = true;
     else
-      given_up = &node;
+      broken_for = &node;
     if (node.members == 0) continue;
     if (best == nullptr || node.resources.free_share() > best->resources.free_share()) best = &node;
   }
   if (best != nullptr) best->resources.speak_for(line.demand);
-  if (may_come || given_up == nullptr) return;
+  if (may_come || broken_for == nullptr) return;
   while (!line.empty()) {
     Task task = queue_.take_first(line);
-    finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, given_up->given_up, {}});
+    finish({TaskOutcome::Kind::broken, std::move(task), {}, {}, broken_for->broken_for, {}});
   }
 }
 
 Member* TaskEngine::idle_member(const TaskLine& line) {
   Member* best = nullptr;
-  // A process sees for good the GPUs that it saw first. Who has seen none can still be shown any, and is kept for those
-  // who ask; who has seen others than these has to be replaced.
+  // A process keeps the GPUs that it was shown first. One that was shown none can still be shown any, so it is saved
+  // for tasks with GPUs. One that was shown other GPUs than these has to be replaced.
   const auto aptness = [&](const Member& member) {
     if (member.visible_gpus.empty()) return 1;
     const Node& node = nodes_[member.node()];
@@ -62,7 +63,7 @@ Member* TaskEngine::idle_member(const TaskLine& line) {
     const Node& node = nodes_[member.node()];
     if (!line.demand.node.empty() && node.name != line.demand.node) continue;
     if (!node.resources.fits(line.demand)) continue;
-    if (node.expects_fresh_worker && aptness(member) == 0) continue;  // one goes at a time
+    if (node.expects_fresh_worker && aptness(member) == 0) continue;  // one is replaced at a time
     if (best == nullptr || score(member) > score(*best)) best = &member;
   }
   return best;
@@ -75,11 +76,11 @@ bool TaskEngine::place(TaskLine& line) {
   member->holds = line.demand;
   member->held_gpus = nodes_[member->node()].resources.take(line.demand);
   if (!show_gpus(*member)) {
-    release(*member);
-    return true;  // it is being replaced; another may do
+    give_back_resources(*member);
+    return true;  // it is being replaced; another worker may take the task
   }
   Task task = queue_.take_first(line);
-  if (!give(*member, task, 0)) release(*member);
+  if (!give(*member, task, 0)) give_back_resources(*member);
   return true;
 }
 
@@ -91,7 +92,7 @@ bool TaskEngine::place_behind(TaskLine& line) {
     if (member.state != Member::State::ready || member.task_count() == 0 || member.task_count() > ahead) continue;
     if (member.holds_up()) continue;
     if (best != nullptr && member.task_count() >= best->task_count()) continue;
-    // Where the clock is another, a task that is taken back may begin there all the same.
+    // On another machine, whose clock differs, a task that is taken back may begin all the same.
     if (!member.shares_clock() && line.first().terms->retries == 0) continue;
     if (nodes_[member.node()].resources.is_spoken_for() || member.holds != line.demand) continue;
     best = &member;
@@ -108,10 +109,10 @@ void TaskEngine::set_link(std::size_t node, Channel link) {
   members_changed_ = true;
 }
 
-// To all workers of the node that do not have it yet, by way of their server.
+// Sends a buffer over the node's link to all of its workers that do not have it yet.
 void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
   MINIRAY_CHECK(nodes_[node].link, node);
-  // The cluster's own broadcasts count from 1 over links of their own.
+  // The cluster's own broadcasts have numbers from 1.
   constexpr std::uint64_t first_number = std::uint64_t{1} << 40;
   const std::uint64_t number = first_number + ++last_supply_;
   std::vector<Member*> there;
@@ -127,7 +128,7 @@ void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
                          {"workers", Value(std::move(pids))},
                          {"buffers", Value::list({Array::view(std::span(data, large.buffer.size))})}};
     (void)nodes_[node].link->send_some(encode(supplied));
-  } catch (const Error&) {  // then each gets its own copy
+  } catch (const Error&) {  // then each worker gets its own copy
     nodes_[node].link.reset();
     members_changed_ = true;
     return;
@@ -135,7 +136,7 @@ void TaskEngine::supply(std::size_t node, const LargeBuffer& large) {
   for (Member* member : there) {
     try {
       member->send_keep(large, number);
-    } catch (const Error&) {  // its end will be heard of
+    } catch (const Error&) {  // its end will be noticed
     }
   }
 }
@@ -153,11 +154,11 @@ bool TaskEngine::give(Member& member, Task& task, std::int64_t lease_ns) {
     task.definitions_given = static_cast<std::int64_t>(redefined_.size());
     member.give(task, lease_ns);
     return true;
-  } catch (const MessageTooLarge& error) {  // no worker could be sent it
+  } catch (const MessageTooLarge& error) {  // it cannot be sent to any worker
     Message reply = reply_message(ReplyVerb::error, error_body({"miniray::MessageTooLarge", error.what(), ""}));
     reply.head.number = task.number;
     finish({TaskOutcome::Kind::reply, std::move(task), std::move(reply), member.worker().name(), {}, {}});
-  } catch (const Error&) {  // its end will be heard of; the task has not gone out
+  } catch (const Error&) {  // its end will be noticed; the task has not gone out
     member.state = Member::State::ending;
     member.ending_since_ns = now_ns();
     put_back(std::move(task));

@@ -62,9 +62,9 @@ TEST_CASE("tasks of a node that will have no worker any more end, until it has o
   lost->kill(SIGKILL);
   scene.turn_until([&] { return scene.count("worker_died") == 1; });
   const std::int64_t waiting = scene.submit(bound, "test_square", {3});
-  scene.turn();
+  scene.poll();
   CHECK_FALSE(scene.outcomes.contains(waiting));  // another may come
-  scene.engine.give_up_node(1, "enough");
+  scene.engine.break_node(1, "enough");
   for (const std::int64_t number : {waiting, scene.submit(bound, "test_square", {4})}) {
     CHECK(scene.outcome(number).kind == Kind::broken);
     CHECK(scene.outcome(number).text == "no worker is left on there, and none takes the place of the last one: enough");
@@ -84,7 +84,7 @@ TEST_CASE("a wide task is not starved by narrow ones that came later") {
   const std::int64_t wide = scene.submit({.demand = {.cpus = 2}}, "test_append", {folder.file("log"), "wide"});
   std::vector<std::int64_t> narrow;
   for (int i = 0; i < 3; ++i) narrow.push_back(scene.submit("test_append", {folder.file("log"), "narrow"}));
-  scene.turn();
+  scene.poll();
   CHECK(scene.engine.census().idle == 1);  // it is kept for the wide one
   CHECK(scene.engine.census().waiting == 4);
   folder.touch("running.go");
@@ -125,7 +125,7 @@ TEST_CASE("a worker gets tasks when its initializer is through") {
   scene.add_worker(serve_calls);
   const std::int64_t number = scene.submit("test_square", {3});
   scene.turn_until([&] { return folder.has("begun"); });
-  scene.turn();
+  scene.poll();
   CHECK(scene.engine.workers().at(0).state == "preparing");
   CHECK(scene.engine.census().waiting == 1);
   folder.touch("go");
@@ -159,7 +159,7 @@ TEST_CASE("broken down: what waits and what comes ends, what runs is finished, a
   const std::int64_t dies =
       scene.submit({.retries = 5}, "test_die_after", {folder.file("die"), folder.file("no such folder/died")});
   const std::int64_t behind = scene.submit("test_square", {3});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.engine.census().running == 2);
   const std::int64_t waits = scene.submit({.demand = {.cpus = 2}}, "test_square", {3});
   scene.engine.break_down("the lights went out");
@@ -183,7 +183,7 @@ TEST_CASE("what is taken back after the pool broke down has an outcome") {
   scene.learn_that_tasks_are_quick();
   const std::int64_t runs = scene.begin_waiting(folder, "runs");
   const std::int64_t behind = scene.submit("test_square", {3});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*worker) == 2);
   scene.engine.break_down("the lights went out");
   CHECK(scene.outcome(behind).kind == Kind::broken);  // once its lease is over
@@ -200,7 +200,7 @@ TEST_CASE("a worker that has to end while it prepares gets no tasks, whatever co
   scene.engine.cancel_all();
   folder.touch("go");
   scene.turn_until([&] { return worker->channel().arrived() > 0; });
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.engine.workers().size() == 1);
   CHECK(scene.engine.workers()[0].state == "ending");
 }

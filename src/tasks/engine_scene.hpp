@@ -78,8 +78,8 @@ class CheckedEngine : public TaskEngine {
   void break_down(const std::string& why) {
     step([&] { TaskEngine::break_down(why); });
   }
-  void give_up_node(std::size_t node, const std::string& why) {
-    step([&] { TaskEngine::give_up_node(node, why); });
+  void break_node(std::size_t node, const std::string& why) {
+    step([&] { TaskEngine::break_node(node, why); });
   }
   void submit(Task task) {
     step([&] { TaskEngine::submit(std::move(task)); });
@@ -99,8 +99,8 @@ class CheckedEngine : public TaskEngine {
   void defined(const TaskFunction& function) {
     step([&] { TaskEngine::defined(function); });
   }
-  void turn(double timeout_s, Channel* waker = nullptr) {
-    step([&] { TaskEngine::turn(timeout_s, waker); });
+  void poll(double timeout_s, Channel* waker = nullptr) {
+    step([&] { TaskEngine::poll(timeout_s, waker); });
   }
 
  private:
@@ -116,7 +116,7 @@ class Scene {
  public:
   explicit Scene(std::optional<Task> initializer = {}) : engine(options(std::move(initializer))) {}
   ~Scene() {
-    for (const std::shared_ptr<Worker>& worker : engine.dismiss()) worker->kill(SIGKILL);
+    for (const std::shared_ptr<Worker>& worker : engine.end_workers()) worker->kill(SIGKILL);
   }
   Scene(const Scene&) = delete;
   Scene& operator=(const Scene&) = delete;
@@ -149,13 +149,13 @@ class Scene {
   template <class Condition>
   void turn_until(Condition condition) {
     while (!condition()) {
-      engine.turn(0.02);
+      engine.poll(0.02);
       take_outcomes();
     }
   }
   /// Does what can be done at once, and all that follows from it without anybody's doing.
-  void turn() {
-    for (int i = 0; i < 3; ++i) engine.turn(0);
+  void poll() {
+    for (int i = 0; i < 3; ++i) engine.poll(0);
     take_outcomes();
   }
   const TaskOutcome& outcome(std::int64_t number) {

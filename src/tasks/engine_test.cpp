@@ -27,7 +27,7 @@ TEST_CASE("tasks that are known to be quick wait behind another; others do not")
   const auto worker = scene.add_worker();
   const std::int64_t first = scene.begin_waiting(folder, "first");
   const std::int64_t second = scene.submit("test_square", {3});
-  scene.turn();
+  scene.poll();
   CHECK(scene.tasks_of(*worker) == 1);  // nobody knows yet how long they take
   folder.touch("first.go");
   (void)scene.outcome(first);
@@ -36,7 +36,7 @@ TEST_CASE("tasks that are known to be quick wait behind another; others do not")
   const std::int64_t third = scene.begin_waiting(folder, "third");
   std::vector<std::int64_t> behind;
   for (int i = 0; i < 100; ++i) behind.push_back(scene.submit("test_square", {i}));
-  scene.turn();
+  scene.poll();
   CHECK(scene.tasks_of(*worker) == 1 + limits::tasks_ahead_max);
   CHECK(scene.engine.is_running(third));
   CHECK_FALSE(scene.engine.is_running(behind[0]));
@@ -56,7 +56,7 @@ TEST_CASE("tasks behind one that takes long are taken back, and begin once") {
   const std::int64_t long_one = scene.begin_waiting(folder, "long");
   std::vector<std::int64_t> behind;
   for (int i = 0; i < 5; ++i) behind.push_back(scene.submit("test_append", {folder.file("log"), std::to_string(i)}));
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*slow) == 6);
   const auto other = scene.add_worker();
   for (const std::int64_t number : behind) CHECK(scene.outcome(number).worker == other->name());
@@ -79,11 +79,11 @@ TEST_CASE("a task that began while nobody looked is not taken back, however late
   // Of another demand, so that nothing waits behind it.
   const std::int64_t dies = scene.submit({.demand = {.cpus = 0.5}, .retries = 1}, "test_die_after",
                                          {folder.file("die"), folder.file("died")});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*dying) == 1);
   const std::int64_t first = scene.begin_waiting(folder, "first");
   const std::int64_t second = scene.submit("test_wait", {folder.file("second.begun"), folder.file("second.go")});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*busy) == 2);
   // While a replacement is made, which takes longer than a lease, the second begins.
   scene.on_vacancy = [&](std::size_t node) {
@@ -108,7 +108,7 @@ TEST_CASE("a task that finished in time while nobody looked has not run out of i
   const auto dying = scene.add_worker();
   const auto busy = scene.add_worker();
   const std::int64_t dies = scene.submit({.retries = 1}, "test_die_after", {folder.file("die"), folder.file("died")});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*dying) == 1);
   const std::int64_t timed = scene.begin_waiting(folder, "timed", {.timeout_s = 100.0});
   const std::int64_t quick = scene.submit({.timeout_s = 0.2}, "test_square", {2});
@@ -132,7 +132,7 @@ TEST_CASE("the task that ran when its worker died is charged; those behind it ar
   scene.learn_that_tasks_are_quick();
   const std::int64_t dies = scene.submit("test_die_after", {folder.file("die"), folder.file("no such folder/died")});
   const std::int64_t behind = scene.submit("test_square", {3}), also = scene.submit("test_die");
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*worker) == 3);
   folder.touch("die");
   const TaskOutcome& died = scene.outcome(dies);
@@ -172,7 +172,7 @@ TEST_CASE("replies that came before a death count") {
   const std::int64_t before = scene.submit("test_square", {3});
   const std::int64_t dies = scene.submit("test_die_after", {folder.file("die"), folder.file("no such folder/died")});
   folder.touch("die");
-  scene.engine.turn(0);
+  scene.engine.poll(0);
   (void)worker->wait();
   CHECK(scene.value(before) == Value(9.0));
   CHECK(scene.outcome(dies).kind == Kind::died);
@@ -184,7 +184,7 @@ TEST_CASE("a work function that returns charges nobody but the one that it had")
   const auto worker = scene.add_worker(serve_only(1));
   worker->kill(SIGSTOP);
   const std::int64_t first = scene.submit("test_square", {1});
-  scene.turn();
+  scene.poll();
   worker->kill(SIGCONT);
   CHECK(scene.value(first) == Value(0));
   const std::int64_t next = scene.submit({.retries = 1}, "test_square", {2});
@@ -198,7 +198,7 @@ TEST_CASE("a work function that returns charges nobody but the one that it had")
   two->kill(SIGSTOP);
   std::vector<std::int64_t> numbers;
   for (int i = 0; i < 4; ++i) numbers.push_back(other.submit("test_square", {i}));
-  other.turn();
+  other.poll();
   REQUIRE(other.tasks_of(*two) == 4);
   two->kill(SIGCONT);
   CHECK(other.value(numbers[0]) == Value(1));
@@ -232,10 +232,10 @@ TEST_CASE("cancelling: what waits, what waits behind another, and what runs") {
   const std::int64_t running = scene.begin_waiting(folder, "running");
   const std::int64_t behind = scene.submit("test_append", {folder.file("log"), "behind"});
   const std::int64_t kept = scene.submit("test_append", {folder.file("log"), "kept"});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*worker) == 3);
   const std::int64_t waiting = scene.submit({.demand = {.cpus = 0.5}}, "test_append", {folder.file("log"), "waiting"});
-  scene.turn();
+  scene.poll();
   for (const std::int64_t number : {waiting, behind, running}) {
     scene.engine.cancel(number);
     scene.engine.cancel(number);
@@ -247,7 +247,7 @@ TEST_CASE("cancelling: what waits, what waits behind another, and what runs") {
   CHECK(folder.lines("log") == std::vector<std::string>{"kept"});
   scene.engine.cancel(kept);
   scene.engine.cancel(12345);
-  scene.turn();
+  scene.poll();
   CHECK(scene.outcomes.size() == 5);
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("a task behind another is dropped where it is") {
   scene.learn_that_tasks_are_quick();
   const std::int64_t running = scene.begin_waiting(folder, "running");
   const std::int64_t behind = scene.submit("test_append", {folder.file("log"), "behind"});
-  scene.turn();
+  scene.poll();
   REQUIRE(scene.tasks_of(*worker) == 2);
   scene.engine.cancel(behind);
   folder.touch("running.go");
@@ -281,7 +281,7 @@ TEST_CASE("cancel_waiting leaves what has gone to a worker") {
   CHECK(scene.outcome(running).kind == Kind::reply);
 }
 
-TEST_CASE("cancel_waiting leaves what can begin at once, though there was no turn since") {
+TEST_CASE("cancel_waiting leaves what can begin at once, though the engine was not polled since") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker();
@@ -309,16 +309,16 @@ TEST_CASE("a task that runs for too long ends with its worker, and says what it 
   CHECK(scene.outcome(scene.submit({.timeout_s = 1000.0}, "test_square", {3})).kind == Kind::reply);
 }
 
-TEST_CASE("each turn has the waker that it is given, or none") {
+TEST_CASE("each poll has the waker that it is given, or none") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker();
   auto [waker, wakes] = Channel::pair();
-  scene.engine.turn(0, &waker);
+  scene.engine.poll(0, &waker);
   wakes.send(1);
-  scene.engine.turn(0);  // does not look at it
+  scene.engine.poll(0);  // does not look at it
   CHECK(waker.ready());
-  scene.engine.turn(10, &waker);
+  scene.engine.poll(10, &waker);
   CHECK_FALSE(waker.ready());
 }
 

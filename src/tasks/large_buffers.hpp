@@ -1,4 +1,4 @@
-// Large buffers that several tasks are given travel to a worker once: this recognises them, by their content.
+// Recognises large buffers that several tasks have, by their content, so that they travel to a worker once.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace miniray {
 
-/// One that was seen more than once, and goes by a number from now on.
+/// A buffer that was seen more than once, and has a number from then on.
 struct LargeBuffer {
   std::uint64_t number = 0;
   Buffer buffer;
 };
 
-/// Is used by one thread at a time.
+/// One thread at a time uses it.
 class LargeBuffers {
  public:
-  /// A call that waits may go out after its arguments have changed, or are gone: from now on it has its own. Returns
-  /// those that other calls have had as well: where a worker keeps them, they do not travel again.
+  /// Copies the buffers of a call, which may go out after its arguments have changed or are gone. Returns the large
+  /// ones that other calls have had as well: they do not travel again to a worker that keeps them.
   [[nodiscard]] std::vector<std::shared_ptr<const LargeBuffer>> own_buffers(Message& call);
 
  private:

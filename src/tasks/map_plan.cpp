@@ -9,8 +9,8 @@ namespace miniray {
 namespace {
 
 constexpr double chunk_ns = limits::chunk_ms * 1e6;
-constexpr double shortest_ns = chunk_ns / 8;  // less is not worth a message
-constexpr double newest_weight = 0.3;         // of the last chunk, in what an item takes
+constexpr double shortest_ns = chunk_ns / 8;  // a shorter chunk is not worth a message
+constexpr double newest_weight = 0.3;         // how much the last chunk counts in the mean
 constexpr std::size_t first_share = 32;
 
 }  // namespace
@@ -23,8 +23,8 @@ MapPlan::MapPlan(const Options& options)
   MINIRAY_CHECK(chunk_size_ != std::size_t{0} && mean_ns_ >= 0, mean_ns_);
 }
 
-// What the workers can be busy with, and one more for each. An iterator runs only a little ahead of whoever takes the
-// results.
+// There is room for what the workers can be busy with, and one more for each. An iterator runs only a little ahead of
+// the thread that takes the results.
 bool MapPlan::has_room(std::size_t under_way, std::size_t not_taken) const {
   if (!total_ && under_way + not_taken >= limits::lazy_chunks_max * workers_) return false;
   return under_way < 2 * workers_;
@@ -36,7 +36,7 @@ std::size_t MapPlan::items_in(double ns, std::size_t at_most) const {
 
 std::size_t MapPlan::next_length() const {
   if (chunk_size_) return *chunk_size_;
-  // At first a small part of each worker's share: not much is lost if that is long.
+  // The first chunks are a small part of each worker's share, because its items may take long.
   if (mean_ns_ == 0)
     return total_ ? std::clamp<std::size_t>(*total_ / (first_share * workers_), 1, limits::first_chunk_items_max) : 1;
   const std::size_t length = items_in(chunk_ns, total_ ? limits::chunk_items_max : limits::lazy_chunk_items_max);

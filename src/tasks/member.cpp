@@ -7,8 +7,8 @@
 
 namespace miniray {
 
-// What a function needs may need it in turn: each is looked at once. Among its needs it has a place of its own: what
-// comes after it is for when it runs.
+// What a function needs may need the function in turn, so each is visited once. A function stands among its own needs:
+// what comes after it is needed only when it runs.
 void Member::introduce(const TaskFunction& function, std::set<std::int64_t>& seen) {
   if (!function.needs.empty()) {
     if (!seen.insert(function.number).second) return;
@@ -20,7 +20,8 @@ void Member::introduce(const TaskFunction& function, std::set<std::int64_t>& see
 }
 
 void Member::tell(const TaskFunction& function) {
-  if (function.definition.body.empty()) return;  // it could not be described, and whoever needs it hears why
+  if (function.definition.body.empty())
+    return;  // it could not be described; the task that needs it fails with the reason
   const auto known = known_.find(function.number);
   const bool has_slot = function.slot.empty() || slots_[function.slot] == function.number;
   if (known != known_.end() && known->second == function.revision && has_slot) return;
@@ -31,14 +32,14 @@ void Member::tell(const TaskFunction& function) {
   if (before != 0) drop(before);
 }
 
-// Many short-lived functions pass through a pool; a worker drops those that it heard of first.
+// A pool may see any number of short-lived functions. A worker drops those that it got first.
 void Member::introduce(const Task& task) {
   const bool is_new = task.function && !known_.contains(task.function->number);
   std::set<std::int64_t> seen;
   task.for_each_need([&](const TaskFunction& need) { introduce(need, seen); });
   if (!task.function) return;
   introduce(*task.function, seen);
-  // Of a global's values, the task's own is the one that counts: what others need came before.
+  // If several values of a global were sent, the task's own has to be the last.
   if (!seen.empty())
     task.for_each_need([&](const TaskFunction& need) {
       if (!need.slot.empty()) tell(need);
@@ -50,11 +51,11 @@ void Member::introduce(const Task& task) {
 
 void Member::drop(std::int64_t function) {
   known_.erase(function);
-  std::erase(known_order_, function);  // else it would be dropped once more, when it is known again
+  std::erase(known_order_, function);  // otherwise it would be dropped once more when it is known again
   (void)worker_->send_some(call_message(CallVerb::forget, Value(function)));
 }
 
-// Those that it has had for longest go; never so many that a task's own would.
+// Drops the oldest buffers, but keeps enough for the buffers of the task that is being sent.
 void Member::make_room(std::uint64_t bytes) {
   while (kept_bytes_ + bytes > limits::kept_bytes_max / 2 && !kept_order_.empty()) {
     const std::uint64_t oldest = kept_order_.front();
@@ -97,6 +98,7 @@ void Member::give(Task& task, std::int64_t lease_ns) {
   task.call.head.time_ns = waits && shares_clock_ ? lease_end_ns_ : 0;
   (void)worker_->send_some(task.call);
   if (!waits) running_since_ns_ = now;
+  if (asked_at_ns == 0) asked_at_ns = now;
   tasks_.push_back(std::move(task));
 }
 
@@ -126,8 +128,7 @@ bool Member::has_run_out(std::int64_t now) const {
   return static_cast<double>(now - running_since_ns_) / 1e9 >= *running().terms->timeout_s;
 }
 
-// Had one of them begun, it would have been before the lease's end, and after the reply of the one before was sent:
-// that reply would have been heard.
+// If one of them had begun, the reply of the task before it would have been sent before the lease ended, and received.
 std::vector<Task> Member::take_overdue(std::int64_t now) {
   std::vector<Task> overdue;
   if (!is_overdue(now)) return overdue;
@@ -139,7 +140,7 @@ std::vector<Task> Member::take_overdue(std::int64_t now) {
     if (shares_clock_) continue;
     try {
       (void)worker_->send_some(drop_message(task.number));
-    } catch (const Error&) {  // its end will be heard of
+    } catch (const Error&) {  // its end will be noticed
     }
   }
   return overdue;
@@ -177,7 +178,7 @@ void Member::check_invariants() const {
   MINIRAY_CHECK(tasks_.empty() || running_since_ns_ > 0, running_since_ns_);
   MINIRAY_CHECK(tasks_.size() < 2 || lease_end_ns_ > 0, lease_end_ns_);
 
-  // Functions that it knows, and buffers that it keeps, each in the order in which it heard of them.
+  // Functions that it knows, and buffers that it keeps, each in the order in which it got them.
   MINIRAY_CHECK(known_order_.size() <= limits::functions_known_max, known_order_.size());
   MINIRAY_CHECK(std::set(known_order_.begin(), known_order_.end()).size() == known_order_.size(), known_order_.size());
   for (const std::int64_t function : known_order_) MINIRAY_CHECK(known_.contains(function), function);

@@ -6,16 +6,16 @@
 #include "base/check.hpp"
 #include "calls/call_failures.hpp"
 #include "tasks/map_flow.hpp"
-#include "tasks/pool_inside.hpp"
+#include "tasks/pool_driver.hpp"
 
 namespace miniray {
 namespace {
 
 class Mapping {
  public:
-  Mapping(PoolInside& inside, std::shared_ptr<const TaskTerms> terms, std::string function, List items,
+  Mapping(PoolDriver& pool, std::shared_ptr<const TaskTerms> terms, std::string function, List items,
           std::optional<std::size_t> chunk_size)
-      : inside_(inside),
+      : pool_(pool),
         terms_(std::move(terms)),
         function_(std::move(function)),
         items_(std::move(items)),
@@ -23,16 +23,16 @@ class Mapping {
                .total = items_.size(),
                .chunk_size = chunk_size,
                .one_by_one = terms_->timeout_s || terms_->memory_bytes,
-               .workers = inside.worker_count()},
-              inside.tally()) {
-    inside_.begin_map();
+               .workers = pool.worker_count()},
+              pool.tally()) {
+    pool_.begin_map();
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   // If an interrupt or a callback threw, nobody asks for the rest.
   ~Mapping() {
-    inside_.cancel(flow_.abandon(), true);
-    inside_.end_map();
+    pool_.cancel(flow_.abandon(), true);
+    pool_.end_map();
   }
 
   void feed() {
@@ -52,7 +52,7 @@ class Mapping {
       arrived.swap(inbox_->arrivals);
       return !arrived.empty();
     };
-    if (!inside_.wait(take, deadline)) return false;
+    if (!pool_.wait(take, deadline)) return false;
     for (Arrival& arrival : arrived) settle(std::move(arrival));
     return true;
   }
@@ -95,7 +95,7 @@ class Mapping {
   };
 
   void send(std::size_t first, std::size_t count) {
-    const auto chunk = std::make_shared<Chunk>(*this, inside_.next_number());
+    const auto chunk = std::make_shared<Chunk>(*this, pool_.next_number());
     flow_.begin({.number = chunk->number, .first = first, .count = count});
     const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(first);
     List items(begin, begin + static_cast<std::ptrdiff_t>(count));  // the map keeps its own, to send them again
@@ -103,7 +103,7 @@ class Mapping {
     const Value body = limited ? call_body(function_, std::move(items), {}, terms_->memory_bytes)
                                : map_body(function_, std::move(items));
     try {
-      inside_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_, true);
+      pool_.submit(chunk, limited ? CallVerb::call : CallVerb::map, body, terms_, true);
     } catch (const Unsendable& error) {
       flow_.withdraw(chunk->number);
       const auto [item, why] = unsendable(first, body.at(1).list(), error);
@@ -154,10 +154,10 @@ class Mapping {
   void fail(const MapFlow::Piece& piece, std::size_t failed, std::size_t item, std::exception_ptr failure) {
     failures_.emplace(piece.first, std::move(failure));
     flow_.arrive(piece, 0, failed);
-    inside_.cancel(flow_.fail(item), false);
+    pool_.cancel(flow_.fail(item), false);
   }
 
-  PoolInside& inside_;
+  PoolDriver& pool_;
   const std::shared_ptr<const TaskTerms> terms_;
   const std::string function_;
   List items_;            // and then what they became
@@ -169,11 +169,11 @@ class Mapping {
 
 }  // namespace
 
-List map_in_chunks(PoolInside& inside, const std::shared_ptr<const TaskTerms>& terms, const std::string& function,
+List map_in_chunks(PoolDriver& pool, const std::shared_ptr<const TaskTerms>& terms, const std::string& function,
                    List items, const MapOptions& options) {
   if (options.chunk_size == std::size_t{0}) throw UsageError("chunk_size is 1 or more, not 0");
   const Deadline deadline = Deadline::in_seconds(options.timeout_s);
-  Mapping mapping(inside, terms, function, std::move(items), options.chunk_size);
+  Mapping mapping(pool, terms, function, std::move(items), options.chunk_size);
   while (true) {
     mapping.feed();
     if (mapping.is_settled()) return mapping.take();

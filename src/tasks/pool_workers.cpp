@@ -1,11 +1,11 @@
-// What a C++ pool begins with.
+// The nodes and workers that a C++ pool begins with.
 #include <algorithm>
 #include <utility>
 
 #include "base/system.hpp"
 #include "cluster/probe.hpp"
 #include "miniray/hardware.hpp"
-#include "tasks/pool_inside.hpp"
+#include "tasks/pool_driver.hpp"
 
 namespace miniray {
 namespace {
@@ -19,7 +19,7 @@ std::vector<std::string> gpu_names(const Machine& machine) {
   return names;
 }
 
-// Without a number of GPUs among the options they are those that `discover` finds.
+// If the options do not say how many GPUs the node has, `discover` finds them.
 template <class Discover>
 PoolNode make_node(const std::string& name, std::size_t workers, const PoolOptions& options, Discover discover) {
   PoolNode node{.name = name, .cpus = options.num_cpus.value_or(static_cast<double>(workers))};
@@ -40,7 +40,7 @@ std::vector<std::string> no_gpus() { return {}; }
 Crew forked_crew(int count, const PoolOptions& options) {
   if (count < 1) throw UsageError("a pool has 1 worker or more, not " + std::to_string(count));
   WorkerOptions worker = options.worker;
-  // A wait may spin where that takes no core from a task.
+  // A wait may spin only where that takes no core from a task.
   if (!worker.spin_us && system::usable_cpus() <= count + 1) worker.spin_us = 0;
   Crew crew;
   crew.nodes.push_back(
@@ -91,7 +91,7 @@ Crew cluster_crew(Cluster& cluster, const PoolOptions& options) {
                                    [&] { return gpu_names(machine_from(probes[node].recv())); }));
     try {
       crew.links.emplace(node, cluster.open_link(node));
-    } catch (const Error&) {  // each worker of the node then gets its own copy of what is large
+    } catch (const Error&) {  // then each worker of the node gets its own copies of large arguments
     }
   }
   crew.source = cluster_source(cluster);

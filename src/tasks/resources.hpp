@@ -1,4 +1,4 @@
-// What a node has, what of it is free, and what a task asks for: CPUs, GPUs (whole ones or shares), and whatever else
+// What a node has, what of it is free, and what a task asks for: CPUs, GPUs (whole ones or shares), and resources that
 // the user has named.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace miniray {
 
-/// Equal demands are queued together.
+/// What a task asks for. Equal demands are queued together.
 struct Demand {
   double cpus = 1;
   double gpus = 0;  ///< below 1: a share of one; else whole ones
@@ -31,28 +31,29 @@ class NodeResources {
   NodeResources(double cpus, std::size_t gpus, Amounts custom);
 
   [[nodiscard]] bool could_ever_fit(const Demand& demand) const;
-  /// What of the demand this node does not have at all; empty if it has all.
+  /// Returns what of the demand this node does not have at all; an empty text if it has everything.
   [[nodiscard]] std::string missing(const Demand& demand) const;
-  /// Whether it fits now, beside what is spoken for.
+  /// Returns whether the demand fits now, beside what is reserved.
   [[nodiscard]] bool fits(const Demand& demand) const;
-  /// The GPUs that it would get now; none if there are not enough.
+  /// Returns the GPUs that the demand would get now; none if there are not enough.
   [[nodiscard]] std::vector<std::size_t> gpus_for(const Demand& demand) const;
-  /// The GPUs that it got. It must fit.
+  /// Takes the demand, which must fit, and returns its GPUs.
   [[nodiscard]] std::vector<std::size_t> take(const Demand& demand);
   void give_back(const Demand& demand, const std::vector<std::size_t>& gpus);
-  /// A task that came first waits here: what it needs is not for those that came later.
+  /// Reserves what a task needs that came first and waits, so that later ones do not get it.
   void speak_for(const Demand& demand);
   void clear_spoken_for();
   [[nodiscard]] bool is_spoken_for() const { return spoken_for_; }
-  /// From 0, all taken, to 1.
+  /// Returns the share of the CPUs that is free, from 0 to 1.
   [[nodiscard]] double free_share() const { return cpus_ > 0 ? free_cpus_ / cpus_ : 0; }
 
-  /// What somebody has of this node.
+  /// What a member has of this node.
   struct Held {
     const Demand* demand;
     const std::vector<std::size_t>* gpus;
   };
-  /// What is free and what is held make up all that there is. `held` is all that was taken and not given back.
+  /// Checks that what is free and what is held make up all that there is. `held` is all that was taken and not given
+  /// back.
   void check_invariants(const std::vector<Held>& held) const;
 
  private:

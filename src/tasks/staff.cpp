@@ -18,7 +18,9 @@ Staff::Staff(TaskEngine& engine, WorkerSource& source, EventLog& events, const s
   if (policy) budget_.emplace(*policy);
 }
 
-void Staff::lost(std::size_t node, std::shared_ptr<Worker> gone) { nodes_[node].vacancies.push_back(std::move(gone)); }
+void Staff::on_gone(std::size_t node, std::shared_ptr<Worker> gone) {
+  nodes_[node].vacancies.push_back(std::move(gone));
+}
 
 void Staff::stillborn(std::string why) {
   ++stillborn_;
@@ -28,7 +30,7 @@ void Staff::stillborn(std::string why) {
 void Staff::advance() {
   if (stillborn_ > limits::stillborn_max && !engine_.is_broken())
     engine_.break_down("workers die before they are ready: " + last_stillborn_);
-  std::erase_if(burials_, [](const Burial& burial) { return burial.closer->step(); });
+  std::erase_if(dead_workers_, [](const DeadWorker& dead) { return dead.closer->step(); });
   for (auto next = nodes_.begin(); next != nodes_.end();) {
     auto& [position, node] = *next;
     while (!node.vacancies.empty() && now_ns() >= node.not_before_ns && may_try(position, node)) {
@@ -49,7 +51,7 @@ bool Staff::may_try(std::size_t position, Node& node) {
   if (node.recruit && node.granted) return true;
   if (engine_.is_broken()) {
     while (!node.vacancies.empty()) {
-      bury(std::move(node.vacancies.front()));
+      end_dead(std::move(node.vacancies.front()));
       node.vacancies.pop_front();
     }
     return false;
@@ -58,7 +60,7 @@ bool Staff::may_try(std::size_t position, Node& node) {
   const std::optional<double> pause_s = budget_->take(static_cast<double>(now_ns()) / 1e9);
   if (!pause_s) {
     node.recruit.reset();
-    bury(std::move(node.vacancies.front()));
+    end_dead(std::move(node.vacancies.front()));
     node.vacancies.pop_front();
     refuse(position, budget_->refusal());
     return false;
@@ -79,7 +81,7 @@ void Staff::try_to_fill(std::size_t position, Node& node) {
     node.look_ns = std::min(2 * node.look_ns, limits::recruit_look_max_ms * ns_per_ms);
   } catch (const WillNotCome& never) {
     node.recruit.reset();
-    bury(std::move(node.vacancies.front()));
+    end_dead(std::move(node.vacancies.front()));
     node.vacancies.pop_front();
     refuse(position, never.what());
   } catch (const std::exception& error) {
@@ -89,11 +91,11 @@ void Staff::try_to_fill(std::size_t position, Node& node) {
 
 void Staff::filled(std::size_t position, Node& node, std::shared_ptr<Worker> worker) {
   const bool shares_clock = source_.shares_clock(*worker);
-  if (worker.get() != node.vacancies.front().get()) bury(std::move(node.vacancies.front()));
+  if (worker.get() != node.vacancies.front().get()) end_dead(std::move(node.vacancies.front()));
   node.vacancies.pop_front();
   if (std::optional<Channel> link = node.recruit->new_link()) engine_.set_link(position, std::move(*link));
   engine_.add_worker(position, std::move(worker), shares_clock);
-  if (std::exchange(node.lost, false)) events_.add({.kind = "node_back", .node = engine_.node_name(position)});
+  if (std::exchange(node.unreachable, false)) events_.add({.kind = "node_back", .node = engine_.node_name(position)});
   node.recruit.reset();
   node.granted = false;
   node.pause_s = 0;
@@ -101,7 +103,7 @@ void Staff::filled(std::size_t position, Node& node, std::shared_ptr<Worker> wor
 }
 
 void Staff::failed(std::size_t position, Node& node, const std::string& why) {
-  if (!std::exchange(node.lost, true))
+  if (!std::exchange(node.unreachable, true))
     events_.add({.kind = "node_lost", .node = engine_.node_name(position), .text = why});
   node.granted = false;
   node.pause_s = std::clamp(2 * node.pause_s, limits::pool_pause_ms / 1000.0, limits::pool_pause_max_ms / 1000.0);
@@ -115,16 +117,16 @@ void Staff::refuse(std::size_t position, const std::string& why) {
   const bool expected = std::ranges::any_of(nodes_, [](const auto& entry) { return !entry.second.vacancies.empty(); });
   if (engine_.census().workers == 0 && !expected)
     engine_.break_down("no worker is left, and none takes the place of the last one: " + why);
-  if (nodes_[position].vacancies.empty()) engine_.give_up_node(position, why);
+  if (nodes_[position].vacancies.empty()) engine_.break_node(position, why);
 }
 
-// Without waiting for its end.
-void Staff::bury(std::shared_ptr<Worker> gone) {
+// Begins to close a worker that is gone. advance() goes on with it.
+void Staff::end_dead(std::shared_ptr<Worker> gone) {
   Worker* const worker = gone.get();
   CloseOptions options;
   options.how = Closing::kill;
-  Burial burial{std::move(gone), std::make_unique<Closer>(std::span(&worker, 1), options)};
-  if (!burial.closer->step()) burials_.push_back(std::move(burial));
+  DeadWorker dead{std::move(gone), std::make_unique<Closer>(std::span(&worker, 1), options)};
+  if (!dead.closer->step()) dead_workers_.push_back(std::move(dead));
 }
 
 double Staff::seconds_to_next_look(double at_most) const {
@@ -132,18 +134,18 @@ double Staff::seconds_to_next_look(double at_most) const {
   const auto within = [&](double seconds) {
     wait_s = wait_s < 0 ? std::max(0.0, seconds) : std::clamp(seconds, 0.0, wait_s);
   };
-  if (!burials_.empty()) within(limits::recruit_look_max_ms / 1000.0);
+  if (!dead_workers_.empty()) within(limits::recruit_look_max_ms / 1000.0);
   for (const auto& [position, node] : nodes_)
     if (!node.vacancies.empty()) within(static_cast<double>(node.not_before_ns - now_ns()) / 1e9);
   return wait_s;
 }
 
-std::vector<std::shared_ptr<Worker>> Staff::dismiss() {
+std::vector<std::shared_ptr<Worker>> Staff::take_dead_workers() {
   std::vector<std::shared_ptr<Worker>> left;
   for (auto& [position, node] : nodes_) std::ranges::move(node.vacancies, std::back_inserter(left));
   nodes_.clear();
-  for (Burial& burial : burials_) left.push_back(std::move(burial.gone));
-  burials_.clear();
+  for (DeadWorker& dead : dead_workers_) left.push_back(std::move(dead.gone));
+  dead_workers_.clear();
   return left;
 }
 

@@ -1,4 +1,5 @@
-// Tasks that wait for a worker. Equal demands wait in one line; between lines, whoever came first goes first.
+// Tasks that wait for a worker. Tasks with equal demands wait in one line; of two lines, the one whose first task came
+// earlier goes first.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ class TaskLine {
   [[nodiscard]] Task take_first();
   [[nodiscard]] std::size_t size() const { return tasks_.size(); }
 
-  /// What a worker said that a task of this line took.
+  /// Notes how long a task of this line took.
   void measured(std::int64_t ns);
-  /// How many tasks a worker may have besides the one that runs, so that it need not wait for the next.
+  /// Returns how many tasks a worker may have besides the one that runs, so that it need not wait for the next.
   [[nodiscard]] std::size_t tasks_ahead() const;
 
   const Demand demand;
@@ -31,28 +32,28 @@ class TaskLine {
  private:
   friend class TaskQueue;
   std::deque<Task> tasks_;
-  double mean_ns_ = 0;  // of the last few; 0: not known
+  double mean_ns_ = 0;  // how long the last few took; 0 if that is not known
 };
 
 class TaskQueue {
  public:
-  /// They come in the order of their numbers, or nearly: two threads may have made theirs at the same time.
+  /// Adds a task. Tasks come in the order of their numbers, or nearly: two threads may submit at the same time.
   void add(Task task);
-  /// It was taken, and did not begin: it is the first again.
+  /// Adds a task that was taken and did not begin: it gets its old place.
   void put_back(Task task);
-  /// Nothing if it is not here.
+  /// Removes a task and returns it; returns nothing if it is not here.
   [[nodiscard]] std::optional<Task> remove(std::int64_t number);
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::vector<Task> take_all();
-  /// Those that have tasks, whoever came first first.
+  /// Returns the lines that have tasks, in the order in which their first tasks came.
   [[nodiscard]] const std::vector<TaskLine*>& waiting();
   [[nodiscard]] Task take_first(TaskLine& line);
   [[nodiscard]] TaskLine& line_of(const Demand& demand);
-  /// How long such a task takes, by the last few; 0: not known.
+  /// Returns how long such a task takes, by the last few; 0 if that is not known.
   [[nodiscard]] double mean_ns(const Demand& demand) const;
   [[nodiscard]] std::vector<std::int64_t> numbers() const;
 
-  /// Every task is in the line of its demand, in the order of the numbers, and all are counted.
+  /// Checks that every task is in the line of its demand, in the order of the numbers, and that all are counted.
   void check_invariants() const;
 
  private:

@@ -1,4 +1,4 @@
-// Where a pool's workers come from, and what takes the place of one that is gone.
+// Where a pool's workers come from, and how one that is gone is replaced.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace miniray {
 
-/// A machine, as the scheduler sees it.
+/// What the scheduler knows about a machine.
 struct PoolNode {
   std::string name;
   double cpus = 0;
@@ -32,17 +32,17 @@ struct PlacedWorker {
   std::shared_ptr<Worker> worker;
 };
 
-/// A worker on its way to the place of one that is gone. It never waits.
+/// A worker that is being made for the place of one that is gone.
 class Recruit {
  public:
   Recruit() = default;
   Recruit(const Recruit&) = delete;
   Recruit& operator=(const Recruit&) = delete;
   virtual ~Recruit() = default;
-  /// Goes on as far as it can, and returns the worker once it is there. Throws WillNotCome if none ever will be, and
-  /// another exception if none can be had now; the next call begins anew.
+  /// Goes on as far as it can without waiting, and returns the worker once it is there. Throws WillNotCome if none ever
+  /// will be. Throws another exception if this attempt failed; the next call begins a new one.
   [[nodiscard]] virtual std::shared_ptr<Worker> advance() = 0;
-  /// A connection to the node's server, if that is a new one, when the worker is there.
+  /// Returns a connection to the node's server if that is a new one. Call it when the worker is there.
   [[nodiscard]] virtual std::optional<Channel> new_link() { return std::nullopt; }
 };
 
@@ -52,11 +52,11 @@ class Ticket {
   Ticket(std::size_t at, std::shared_ptr<Worker> had_it) : node(at), gone(std::move(had_it)) {}
 
   void fill(std::shared_ptr<Worker> worker);
-  /// None can be had now. It is asked again, after a pause.
+  /// Says that this attempt failed. The program is asked again after a pause.
   void fail(const std::string& why);
-  /// None will come.
+  /// Says that no worker will come.
   void refuse(const std::string& why);
-  /// The worker, once it is there. Throws what the answer says.
+  /// Returns the worker once it is there, and null before. Throws if the answer was fail() or refuse().
   [[nodiscard]] std::shared_ptr<Worker> take();
 
   const std::size_t node;
@@ -71,7 +71,7 @@ class Ticket {
   std::exception_ptr failure_;
 };
 
-/// The place stays empty, and what() says why.
+/// The place of a worker stays empty. what() says why.
 class WillNotCome : public Error {
  public:
   using Error::Error;
@@ -83,23 +83,23 @@ class WorkerSource {
   WorkerSource(const WorkerSource&) = delete;
   WorkerSource& operator=(const WorkerSource&) = delete;
   virtual ~WorkerSource() = default;
-  /// For the place of `gone` on this node. Its process has ended, or is lost. Throws WillNotCome.
+  /// Begins to make a worker for the place of `gone`, whose process has ended or cannot be reached. Throws WillNotCome.
   [[nodiscard]] virtual std::unique_ptr<Recruit> recruit(std::size_t node, const std::shared_ptr<Worker>& gone) = 0;
-  /// Whether workers of this source can be told, on this machine's clock, until when a task may begin.
+  /// Returns whether the worker runs on this machine, whose clock can say until when a task may begin.
   [[nodiscard]] virtual bool shares_clock(const Worker& worker) const = 0;
 
   /// Hands a ticket to the program.
   std::function<void(std::shared_ptr<Ticket>)> on_ticket = {};
 };
 
-/// Where the program makes the workers; or where none takes the place of one that is gone, and why.
+/// The program makes workers. If `why_none` has a text, it makes none, and this is the reason.
 [[nodiscard]] std::unique_ptr<WorkerSource> program_source(std::string why_none = {});
-/// Where a server at this address forks them. If it is gone, the program is asked for another worker.
+/// A server at this address forks workers. If the server is gone, the program is asked for a worker.
 [[nodiscard]] std::unique_ptr<WorkerSource> server_source(RemoteAddress server);
-/// Workers of a cluster, whose nodes' servers are launched again if they are gone. The cluster must outlive it.
+/// The servers of a cluster start workers. A server that is gone is launched again. The cluster must outlive it.
 [[nodiscard]] std::unique_ptr<WorkerSource> cluster_source(Cluster& cluster);
 
-/// The machine of a worker, as its name tells; empty if that is this one.
+/// Returns the machine that a worker's name says; an empty text if that is this one.
 [[nodiscard]] std::string host_of(const Worker& worker);
 
 }  // namespace miniray

@@ -1,4 +1,4 @@
-#include "tasks/pool_inside.hpp"
+#include "tasks/pool_driver.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -59,14 +59,14 @@ void PendingTask::on_outcome(CallReply reply, const std::exception_ptr& failure,
   std::ranges::move(callbacks, std::back_inserter(due));
 }
 
-PoolInside::PoolInside(Crew crew, const PoolOptions& options) : make_(std::move(crew.make)), driver_(events_) {
+PoolDriver::PoolDriver(Crew crew, const PoolOptions& options) : make_(std::move(crew.make)), driver_(events_) {
   for (PoolNode& node : crew.nodes) driver_.add_node(std::move(node));
   driver_.start(TaskDriver::Runs::while_its_user_waits, std::move(crew.source), options.restart);
   for (PlacedWorker& placed : crew.workers) driver_.add_worker(placed.node, std::move(placed.worker));
   for (auto& [node, link] : crew.links) driver_.set_link(node, std::move(link));
 }
 
-PoolInside::~PoolInside() {
+PoolDriver::~PoolDriver() {
   closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
   const bool dropped = !under_way_.empty();
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
@@ -82,19 +82,19 @@ PoolInside::~PoolInside() {
 
 // Tasks.
 
-std::shared_ptr<const TaskTerms> PoolInside::terms(const TaskOptions& options) const {
+std::shared_ptr<const TaskTerms> PoolDriver::terms(const TaskOptions& options) const {
   return driver_.terms({{options.num_cpus, options.num_gpus, options.resources, options.node, options.strategy},
                         options.timeout_s,
                         options.retries,
                         options.memory_bytes});
 }
 
-void PoolInside::require_open() const {
+void PoolDriver::require_open() const {
   if (const std::optional<std::string> why = driver_.broken()) throw PoolBroken(*why);
   if (closing_) throw UsageError("the pool has been shut down, and takes no more tasks");
 }
 
-void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
+void PoolDriver::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
                         std::shared_ptr<const TaskTerms> terms, bool of_map) {
   MINIRAY_CHECK(owner->number > 0, owner->number);
   Task task;
@@ -111,13 +111,13 @@ void PoolInside::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, 
   MINIRAY_CHECK(taken);
 }
 
-void PoolInside::begin_map() {
+void PoolDriver::begin_map() {
   const std::scoped_lock lock(mutex_);
   require_open();
   ++maps_;
 }
 
-void PoolInside::end_map() {
+void PoolDriver::end_map() {
   {
     const std::scoped_lock lock(mutex_);
     MINIRAY_CHECK(maps_ > 0);
@@ -126,13 +126,13 @@ void PoolInside::end_map() {
   driver_.nudge();  // a thread that shuts the pool down may wait for it, and lead
 }
 
-void PoolInside::cancel(std::vector<std::int64_t> numbers, bool even_if_they_run) {
+void PoolDriver::cancel(std::vector<std::int64_t> numbers, bool even_if_they_run) {
   (void)driver_.post_and_tell([numbers = std::move(numbers), even_if_they_run](TaskEngine& engine) {
     for (const std::int64_t number : numbers) engine.cancel(number, even_if_they_run, Closing::kill);
   });
 }
 
-void PoolInside::settle(const TaskOutcome& outcome, Callbacks& due) {
+void PoolDriver::settle(const TaskOutcome& outcome, Callbacks& due) {
   const auto found = under_way_.find(outcome.task.number);
   if (found == under_way_.end()) return;
   const std::shared_ptr<TaskOwner> owner = std::move(found->second);
@@ -142,7 +142,7 @@ void PoolInside::settle(const TaskOutcome& outcome, Callbacks& due) {
   try {
     if (outcome.kind == TaskOutcome::Kind::reply) reply = parse_reply(outcome.reply);
     failure = failure_of(outcome, reply, owner->called());
-  } catch (const Error&) {  // the head was right, but the rest is not what a worker should send
+  } catch (const Error&) {  // the body is not what a worker should send
     failure = std::current_exception();
   }
   if (failure && ending_of(outcome) == Ending::done && !outcome.task.of_map) tally().count_unreadable();
@@ -151,7 +151,7 @@ void PoolInside::settle(const TaskOutcome& outcome, Callbacks& due) {
 
 // Waiting.
 
-void PoolInside::lead(Lock& lock, std::optional<double> timeout_s) {
+void PoolDriver::lead(Lock& lock, std::optional<double> timeout_s) {
   MINIRAY_CHECK(!led_ && lock.owns_lock());
   led_ = true;
   lock.unlock();
@@ -176,21 +176,21 @@ void PoolInside::lead(Lock& lock, std::optional<double> timeout_s) {
   lock.lock();
 }
 
-void PoolInside::follow(Lock& lock, const Deadline& deadline) {
+void PoolDriver::follow(Lock& lock, const Deadline& deadline) {
   if (const std::optional<double> left_s = deadline.seconds_left())
     (void)changed_.wait_for(lock, std::chrono::duration<double>(*left_s));
   else
     changed_.wait(lock);
 }
 
-void PoolInside::move_on() {
+void PoolDriver::move_on() {
   Lock lock(mutex_);
   if (!led_ && !closed_) lead(lock, 0.0);
 }
 
-// The question may be asked after this has thrown: it has its own place for the answer.
+// The engine may answer after this has thrown, so the answer has a place that outlives this call.
 template <class Answer, class Question>
-Answer PoolInside::ask(Question question) {
+Answer PoolDriver::ask(Question question) {
   struct Reply {
     std::atomic<bool> there = false;
     Answer answer{};
@@ -204,7 +204,7 @@ Answer PoolInside::ask(Question question) {
   return reply->answer;
 }
 
-void PoolInside::answer(Ticket& ticket) {
+void PoolDriver::answer(Ticket& ticket) {
   try {
     ticket.fill(std::make_shared<Worker>(make_(*ticket.gone)));
   } catch (const std::exception& error) {
@@ -214,7 +214,7 @@ void PoolInside::answer(Ticket& ticket) {
 
 // The end.
 
-void PoolInside::shut_down() {
+void PoolDriver::shut_down() {
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
@@ -228,21 +228,21 @@ void PoolInside::shut_down() {
   end_workers(Closing::finish);
 }
 
-void PoolInside::end_workers(Closing how) {
+void PoolDriver::end_workers(Closing how) {
   driver_.hurry(how);
   driver_.stop();
 }
 
-std::size_t PoolInside::worker_count() {
+std::size_t PoolDriver::worker_count() {
   return ask<std::size_t>([](const TaskEngine& engine) { return engine.census().workers; });
 }
 
-PoolStatus PoolInside::status() {
+PoolStatus PoolDriver::status() {
   const auto census = ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
   return {census.waiting, census.running, tally().done(), tally().failed(), census.workers, census.idle};
 }
 
-std::vector<PoolWorker> PoolInside::workers() {
+std::vector<PoolWorker> PoolDriver::workers() {
   using Found = std::vector<TaskEngine::WorkerStatus>;
   std::vector<PoolWorker> all;
   for (const auto& worker : ask<Found>([](const TaskEngine& engine) { return engine.workers(); }))

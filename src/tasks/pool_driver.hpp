@@ -1,5 +1,5 @@
-// The inside of a Pool: runs the task driver whenever a thread is in one of the pool's calls, and hands out what became
-// of the tasks. Any thread may use it.
+// Does the work of a Pool: runs the task driver whenever a thread is in one of the pool's calls, and hands out the
+// outcomes of tasks. Any thread may use it.
 #pragma once
 
 #include <condition_variable>
@@ -23,26 +23,27 @@
 
 namespace miniray {
 
-/// Gets the outcome of a task that was submitted for it, once. The pool holds its lock meanwhile.
+/// Gets the outcome of a task that was submitted for it, once. The pool's lock is held meanwhile.
 class TaskOwner {
  public:
   TaskOwner() = default;
   TaskOwner(const TaskOwner&) = delete;
   TaskOwner& operator=(const TaskOwner&) = delete;
   virtual ~TaskOwner() = default;
-  /// The reply has a value or values, unless there is a failure. What is added to `due` runs when the lock is free.
+  /// The reply has a value or values, unless there is a failure. Callbacks that are added to `due` run when the lock is
+  /// free.
   virtual void on_outcome(CallReply reply, const std::exception_ptr& failure, const TaskOutcome& outcome,
                           Callbacks& due) = 0;
-  /// What the task calls, for texts.
+  /// Returns the name of the function, for texts.
   [[nodiscard]] virtual const std::string& called() const = 0;
 
   std::int64_t number = 0;
 };
 
-/// The inside of a future.
+/// A task whose result a future gets.
 class PendingTask : public PendingResult, public TaskOwner {
  public:
-  PendingTask(PoolInside& inside, std::string function_name) : PendingResult(std::move(function_name)), pool(inside) {}
+  PendingTask(PoolDriver& driver, std::string function_name) : PendingResult(std::move(function_name)), pool(driver) {}
   bool wait(std::optional<double> timeout_s) override;
   void look() override;
   void cancel() override;
@@ -53,15 +54,15 @@ class PendingTask : public PendingResult, public TaskOwner {
                   Callbacks& due) override;
   [[nodiscard]] const std::string& called() const override { return function; }
 
-  PoolInside& pool;  // may be gone when it is done
+  PoolDriver& pool;  // may be gone once the task is done
 };
 
-/// What a pool begins with.
+/// The nodes and workers that a pool begins with.
 struct Crew {
   std::vector<PoolNode> nodes;
   std::vector<PlacedWorker> workers;
   std::unique_ptr<WorkerSource> source;
-  std::function<Worker(Worker& gone)> make = {};  ///< answers the source's tickets
+  std::function<Worker(Worker& gone)> make = {};  ///< makes a worker for each of the source's tickets
   std::map<std::size_t, Channel> links = {};      ///< to the nodes' servers
 };
 [[nodiscard]] Crew forked_crew(int count, const PoolOptions& options);
@@ -69,32 +70,32 @@ struct Crew {
 /// The cluster must outlive it.
 [[nodiscard]] Crew cluster_crew(Cluster& cluster, const PoolOptions& options);
 
-class PoolInside {
+class PoolDriver {
  public:
-  PoolInside(Crew crew, const PoolOptions& options);
-  PoolInside(const PoolInside&) = delete;
-  PoolInside& operator=(const PoolInside&) = delete;
-  ~PoolInside();
+  PoolDriver(Crew crew, const PoolOptions& options);
+  PoolDriver(const PoolDriver&) = delete;
+  PoolDriver& operator=(const PoolDriver&) = delete;
+  ~PoolDriver();
 
-  /// UsageError if no task can have them here.
+  /// Checks the options of tasks. Throws UsageError if no task can have them here.
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
 
-  /// Gives every task that is submitted its number.
+  /// Returns a number for a task that is to be submitted.
   [[nodiscard]] std::int64_t next_number() { return driver_.next_number(); }
-  /// Submits a task with the owner's number. Throws if it cannot be sent or the pool takes no tasks, and then nothing
-  /// was done. `of_map`: it belongs to a map, which a pool that shuts down finishes.
+  /// Submits a task with the owner's number. If it throws, because the call cannot be sent or the pool takes no tasks,
+  /// nothing was done. A task `of_map` is taken even while the pool shuts down, which finishes its maps.
   void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
               std::shared_ptr<const TaskTerms> terms, bool of_map = false);
-  /// Throws if the pool takes no tasks.
+  /// Notes that a map begins. Throws if the pool takes no tasks.
   void begin_map();
   void end_map();
-  /// Drops tasks that wait, and ends those that run, too, if that is wanted. Does not wait for it.
+  /// Drops tasks that wait, and also ends those that run if `even_if_they_run`. Does not wait for that.
   void cancel(std::vector<std::int64_t> numbers, bool even_if_they_run);
   [[nodiscard]] std::size_t worker_count();
 
   [[nodiscard]] Tally& tally() { return driver_.tally(); }
 
-  /// Waits until done(), which is called with the lock held. Returns false when the deadline has passed.
+  /// Waits until done() returns true; it is called with the lock held. Returns false when the deadline has passed.
   template <class Done>
   bool wait(Done done, const Deadline& deadline) {
     std::unique_lock lock(mutex_);
@@ -116,7 +117,7 @@ class PoolInside {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  // One of the threads that wait leads: it runs the driver, and settles tasks for all. The others follow.
+  // One of the threads that wait leads: it runs the driver and settles the tasks of all threads. The others follow.
   void lead(Lock& lock, std::optional<double> timeout_s);
   void follow(Lock& lock, const Deadline& deadline);
   template <class Answer, class Question>
@@ -130,18 +131,18 @@ class PoolInside {
   std::function<Worker(Worker&)> make_;
   TaskDriver driver_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool led_ = false;
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
-  std::size_t maps_ = 0;  // under way
-  bool closing_ = false;  // nothing new is taken
-  bool closed_ = false;   // all that was taken is done
+  std::size_t maps_ = 0;  // that are under way
+  bool closing_ = false;  // no new task is taken
+  bool closed_ = false;   // all tasks that were taken are done
 };
 
-/// The function of each item, in order.
-[[nodiscard]] List map_in_chunks(PoolInside& inside, const std::shared_ptr<const TaskTerms>& terms,
+/// Calls the function with each item, and returns the results in the order of the items.
+[[nodiscard]] List map_in_chunks(PoolDriver& pool, const std::shared_ptr<const TaskTerms>& terms,
                                  const std::string& function, List items, const MapOptions& options);
 
 }  // namespace miniray

@@ -1,5 +1,7 @@
-"""The inside of a pool: the core, which runs tasks and replaces workers, and the thread that hands out what the core
-has to tell. It does not know its pool, which may be let go of while tasks run."""
+"""Drives a pool: owns the core, which runs tasks and replaces workers, and the thread that hands out the core's news.
+
+A driver holds no reference to its Pool, which may be dropped while tasks run.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import logging
 import os
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, InvalidStateError
@@ -25,40 +26,31 @@ from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
 _FUNCTION = type(lambda: None)
-_LAST_STEPS_S = 1.0  # of a thread that has said that it ends
-_SILENT_S = 5.0  # until a worker that was given a task, and never answered one, is reported
-_SILENT_CHECK_S = 1.0
-
-
-_SILENT = (
-    f"it was given a task {_SILENT_S:.0f} s ago, and has not answered any yet. If the task is not that long, its work "
-    "function does not answer calls: use Worker() or the work function miniray.serve_calls, or have the function wait "
-    "in handle.recv(), which answers them"
-)
+_LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
 _LOGGER = logging.getLogger("miniray")
 
-live: set[Inside] = set()  # whose threads run
+live: set[PoolDriver] = set()  # those whose threads run
 
 
 def end_those_on(cluster: Any) -> None:
-    """Before the cluster stops."""
-    pools = [inside for inside in list(live) if inside.source.is_on(cluster)]
-    if any(inside.delivers_here() for inside in pools):
+    """End the pools that use a cluster, which is about to stop."""
+    pools = [driver for driver in list(live) if driver.source.is_on(cluster)]
+    if any(driver.delivers_here() for driver in pools):
         raise RuntimeError(
             "a cluster cannot be stopped in the callback of a task on it: its pool would wait here for itself. Stop it "
             "in a thread of its own"
         )
-    for inside in pools:
-        inside.begin_to_end()
-    for inside in pools:
-        inside.wait_for_the_end()
+    for driver in pools:
+        driver.begin_to_end()
+    for driver in pools:
+        driver.wait_for_the_end()
 
 
 def _name(fn: Any) -> str:
     return fn if isinstance(fn, str) else str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
-class Inside:
+class PoolDriver:
     def __init__(
         self,
         source: Any,
@@ -75,21 +67,16 @@ class Inside:
         snapshots, all_forked = source.snapshots()
         self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe)
         self.functions: dict[Any, Definition] = {}
-        self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = (
-            weakref.WeakKeyDictionary()
-        )  # lambdas and the like
+        self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()  # such as lambdas
         self._pid = os.getpid()
-        self._mappings: set[Any] = set()  # that have more to submit
+        self._mappings: set[Any] = set()  # the maps that have more to submit
         self._closing = False
-        self._ended = Latch()  # the workers too
-        self._pause = Latch()  # nobody pauses once it is set
+        self._ended = Latch()  # set when the workers have ended, too
+        self._ending = Latch()  # set when nothing is to be tried or replaced any more
         self._tickets: queue.SimpleQueue[_core._Ticket | None] = queue.SimpleQueue()
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._replacer: threading.Thread | None = None
-        # Workers that have not answered yet, and may not know how to; and who watches them.
-        self._silent: set[str] = source.may_be_silent() if hasattr(source, "may_be_silent") else set()
-        self._watcher: threading.Thread | None = None
-        self.workers = 0  # that it began with, and means to have
+        self.workers = 0  # how many it begins with, and means to have
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
@@ -103,16 +90,13 @@ class Inside:
         )
         try:
             for node_number, worker in source.first():
-                self.core.add_worker(node_number, worker)
+                self.core.add_worker(node_number, worker, source.may_be_silent(worker))
                 self.workers += 1
             for node_number, link in source.links().items():
                 self.core.set_link(node_number, link)
             live.add(self)
             self._deliverer.start()
-            if self._silent:
-                self._watcher = threading.Thread(target=self._watch, name="miniray-pool-watch", daemon=True)
-                self._watcher.start()
-        except BaseException:  # Ctrl-C, say
+        except BaseException:  # such as Ctrl-C
             self.begin_to_end()
             if self not in live or not self._ended.wait(_LAST_STEPS_S):  # the thread has not begun
                 self._end_workers()
@@ -120,7 +104,7 @@ class Inside:
                 live.discard(self)
             raise
 
-    # From whoever submits.
+    # Called by threads that submit tasks.
 
     def terms(self, options: Any) -> Any:
         return self.core.terms(
@@ -134,8 +118,11 @@ class Inside:
         )
 
     def function(self, fn: Any, for_map: bool = False) -> Definition:
-        """The function as the core knows it: by name if that will do, by value if a worker asks for that. What it holds
-        is sent as it is now; what a call does to it there is not seen by the next call, or not by the next map."""
+        """Return the function as the core knows it: by its name if that suffices, by value if a worker asks for that.
+
+        What the function holds is sent as it is now. A change that a call makes there is not seen by the next call; of
+        a map, not by the next map.
+        """
         if isinstance(fn, str):
             made = self.functions.get(fn)
             if made is None:
@@ -158,18 +145,18 @@ class Inside:
         return made
 
     def needs_of(self, definition: Definition) -> Any:
-        """What a worker has to be told of before it runs the function now, as the core knows it; None: nothing."""
+        """Return what a worker has to be told of before it runs the function now; None if that is nothing."""
         if not definition.needs and not definition.globals and not definition.may_look_up:
             return None
         return self.definitions.handle_of(self.definitions.closure_of(definition), self.core.needs)
 
     def pack(self, thing: Any) -> tuple[Any, Any]:
-        """Arguments, for any of the workers, and what they have to be told of first; None: nothing."""
+        """Pickle arguments for any of the workers. Returns the pickle, and what a worker has to be told of first."""
         packed, closure = self.definitions.pack(thing)
         return packed, None if closure is None else self.definitions.handle_of(closure, self.core.needs)
 
     def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
-        """Of a task that could not be submitted."""
+        """Return the error of a task that could not be submitted, with the argument that is to blame."""
         return _unsendable.explain_call(error, _name(fn), arguments, keywords, self.definitions.takes)
 
     def explain_items(self, error: Exception, fn: Any, items: Any, first: int) -> Exception:
@@ -181,20 +168,21 @@ class Inside:
         self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
     def begin(self) -> None:
-        """Before a task is given to the core, which counts those that have not ended. (An interrupt may come between
-        any two lines here, and the count must be right all the same.)"""
+        """Raise if the pool takes no tasks. The core counts those that have not ended, and not this code: Ctrl-C may
+        interrupt it between any two lines."""
         if (why := self.core.broken()) is not None:
             raise PoolBroken(why)
         if self._closing:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     @staticmethod
-    def let_go(inside: Inside) -> None:
-        inside.shut_down(False, False)
+    def drop(driver: PoolDriver) -> None:
+        """Shut down the pool that nobody refers to any more."""
+        driver.shut_down(False, False)
 
     def shut_down(self, wait: bool, cancel_futures: bool) -> None:
         if os.getpid() != self._pid:
-            return  # a child has no say over its parent's pool
+            return  # a forked child must not end its parent's pool
         self._closing = True
         self.core.refuse_tasks()
         if cancel_futures:
@@ -206,7 +194,8 @@ class Inside:
             self.wait_for_the_end()
 
     def end(self) -> None:
-        """Without finishing anything: what has not begun is cancelled, what runs is interrupted, and soon killed."""
+        """End the pool without finishing anything: what has not begun is cancelled; what runs is interrupted, and soon
+        killed."""
         self.begin_to_end()
         self.wait_for_the_end()
 
@@ -217,7 +206,7 @@ class Inside:
         self.core.refuse_tasks()
         for mapping in list(self._mappings):
             mapping.hurry(True)
-        self._pause.set()
+        self._ending.set()
         self.core.hurry(how)
         self.core.cancel_all()
         self.core.nudge()
@@ -230,7 +219,7 @@ class Inside:
             )
 
     def note_mapping(self, mapping: Any, has_more: bool) -> None:
-        """A shutdown waits for a map that has not sent all of its items."""
+        """Note whether a map has more items to send. A shutdown waits for those that have."""
         if has_more:
             self._mappings.add(mapping)
         elif mapping in self._mappings:
@@ -239,11 +228,12 @@ class Inside:
                 self.core.nudge()
 
     def delivers_here(self) -> bool:
-        """Whether this is the thread that hands out news."""
+        """Return whether this is the thread that hands out news."""
         return threading.current_thread() is self._deliverer
 
     def wait_for_the_end(self) -> None:
-        """Ctrl-C meanwhile: what still runs is interrupted; once more, and it is killed."""
+        """Wait until the workers have ended. The first Ctrl-C meanwhile interrupts what still runs, the second kills
+        it."""
         if os.getpid() != self._pid or self.delivers_here():
             return
         for mapping in list(self._mappings):
@@ -254,7 +244,7 @@ class Inside:
                 self._ended.wait()
                 self._deliverer.join(_LAST_STEPS_S)
                 break
-            except BaseException as raised:  # of a signal's handler, whatever it is
+            except BaseException as raised:  # whatever a signal's handler raises
                 interrupt = interrupt or raised
                 if how > KILL:
                     break
@@ -284,11 +274,9 @@ class Inside:
             if noted:
                 self.events._log_new()
             for outcome in outcomes:
-                if self._silent:
-                    self._silent.discard(outcome[3])
                 try:
                     self._settle(*outcome)
-                except BaseException:  # of somebody's callback: those of the others are still to come
+                except BaseException:  # a callback raised; those of other futures are still to come
                     _LOGGER.exception("a pool's thread goes on after this")
             if outcomes:
                 del outcome
@@ -297,20 +285,18 @@ class Inside:
             self._send_by_value([definition for definition in asked if definition is not None])
             for ticket in tickets:
                 self._tickets.put(ticket)
-                if self._replacer is None and not self._pause.is_set():
+                if self._replacer is None and not self._ending.is_set():
                     self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
                     self._replacer.start()
 
     def _end_workers(self) -> None:
         self._tickets.put(None)
-        self._pause.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._ending.set()
         self.core.stop()
         if self._replacer is not None:
-            self._replacer.join(_LAST_STEPS_S)  # it may be in a pause, or in a function of the user's
+            self._replacer.join(_LAST_STEPS_S)  # it may be in a function of the user's
         self.source.close()
-        # Python keeps what lets go of a pool until the very end, and the script's globals must not be kept with it.
+        # Python keeps a pool's finalizer until the very end. It must not keep the script's globals, too.
         self.definitions.clear()
         self.functions.clear()
         self._anonymous.clear()
@@ -352,7 +338,7 @@ class Inside:
         """Submit a task once more after an exception that its terms name."""
         if not task.may_be_tried_again or not isinstance(error, future._options.retry_on):
             return False
-        if self._pause.is_set() or future.cancelled():
+        if self._ending.is_set() or future.cancelled():
             return False  # the pool ends, or nobody wants the result any more
         self.events.add("task_retried", f"it raised {type(error).__name__}: {error}")
         self.core.resubmit(task, future)
@@ -378,7 +364,7 @@ class Inside:
         return CancelledError("the task was cancelled")
 
     def _running(self, task: Any) -> str:
-        """The call that a task is, for people: score(sample={'id': 3})."""
+        """Return a task's call as text for people: score(sample={'id': 3})."""
         name = task.function_name
         try:
             number, arguments, rest, *_ = task.call()
@@ -399,7 +385,8 @@ class Inside:
         return str(getattr(thing, "__qualname__", "?"))
 
     def _send_by_value(self, unknown: list[Definition]) -> None:
-        """All of them go by value before it is asked what each of them needs: they may need each other."""
+        """Send workers the values of functions that they do not know by name. All values are made before it is asked
+        what each of them needs: they may need each other."""
         for definition in unknown:
             with self._or_say_why(definition):
                 self.definitions.to_value(definition)
@@ -416,33 +403,18 @@ class Inside:
     def _or_say_why(self, definition: Definition) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # of whatever the script's objects do when they are pickled
+        except BaseException as error:  # whatever the script's objects raise when they are pickled
             definition.described = {"missing": f"{definition.name} cannot be sent to another process: {error}"}
 
-    # The thread that watches workers that the user has started, until each has answered.
-
-    def _watch(self) -> None:
-        busy_since: dict[str, float] = {}
-        while self._silent and not self._pause.wait(_SILENT_CHECK_S):
-            now = time.monotonic()
-            workers = self.core.workers()
-            self._silent.intersection_update([worker[0] for worker in workers])  # some may be gone
-            for name, node, _, state, tasks in workers:
-                if name not in self._silent or (not tasks and state != "preparing"):
-                    continue
-                if now - busy_since.setdefault(name, now) >= _SILENT_S:
-                    self._silent.discard(name)
-                    self.events.add("worker_silent", _SILENT, node=node, worker=name)
-
-    # The thread that replaces workers where the core cannot: there may be functions of the user's to call.
+    # The thread that replaces workers where the core cannot, because it may have to call the user's functions.
 
     def _replace(self) -> None:
         while (ticket := self._tickets.get()) is not None:
-            if self._pause.is_set():
+            if self._ending.is_set():
                 continue
             try:
                 worker = self.source.replace(ticket.node, ticket.gone)
-                if self._pause.is_set():  # the pool has ended meanwhile
+                if self._ending.is_set():  # the pool has ended meanwhile
                     worker.kill()
                     continue
                 ticket.fill(worker)
