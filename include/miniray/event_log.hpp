@@ -1,4 +1,4 @@
-// What was decided, and when: deaths, restarts, nodes that went and came. For programs to read, and for people.
+// A log of deaths, restarts, and nodes that were lost or came back, for programs and for people:
 //
 //   for (const miniray::Event& event : log.events("worker_restarted")) ...
 #pragma once
@@ -18,36 +18,37 @@
 namespace MINIRAY_API miniray {
 
 struct Event {
-  double time_s = 0;        ///< since 1970; no two events of a log have the same
+  double time_s = 0;        ///< seconds since 1970; unique within a log
   std::string kind = {};    ///< "worker_died", "node_back": docs/supervision.md lists them
-  std::string node = {};    ///< empty if it is about none
-  std::string worker = {};  ///< the same
-  std::string text = {};    ///< for people
-  Value details = {};       ///< for programs; null if there are none
-  /// As write_to() writes it, without the end of the line.
+  std::string node = {};    ///< the node that the event is about; empty if there is none
+  std::string worker = {};  ///< the worker that the event is about; empty if there is none
+  std::string text = {};    ///< a sentence for people
+  Value details = {};       ///< more facts for programs; null if there are none
+  /// Returns the event as write_to() writes it, without the end of the line.
   [[nodiscard]] std::string json() const;
 };
 
-/// Any thread may call it.
+/// Any thread may call a log.
 class EventLog {
  public:
-  /// Of more events than this, the oldest are forgotten; a file keeps them all.
+  /// Keeps events_max events in memory and drops the oldest ones. A file keeps all events.
   explicit EventLog(std::size_t events_max = limits::events_max);
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  /// Sets its time. What goes wrong with the file is told on standard error, once, and not thrown.
+  /// Adds an event and sets its time. If the file cannot be written, that is reported once on standard error; it is not
+  /// thrown.
   void add(Event event);
-  /// In order; all, or those of this kind, or those after this time.
+  /// Returns the events in order: all, those of a kind, or those after a time.
   [[nodiscard]] std::vector<Event> events(const std::optional<std::string>& kind = {},
                                           std::optional<double> since_s = {}) const;
   [[nodiscard]] std::size_t size() const;
-  /// How many were ever added.
+  /// Returns how many events were added since the log was made.
   [[nodiscard]] std::size_t added() const;
-  /// How many were forgotten.
+  /// Returns how many events were dropped from memory.
   [[nodiscard]] std::size_t forgotten() const;
-  /// Appends those that are here, and those to come, to a file: one JSON text a line. Throws UsageError if it cannot be
-  /// opened.
+  /// Appends all events in memory, and all later ones, to a file: one JSON object per line. Throws UsageError if the
+  /// file cannot be opened.
   void write_to(const std::string& path);
 
  private:

@@ -1,4 +1,5 @@
-// How often what died may be started again, and after what pause. It decides, and does nothing; times are passed in.
+// Decides how often a dead worker or group may be restarted, and after what pause. It starts nothing itself, and the
+// caller passes the time.
 #pragma once
 
 #include <deque>
@@ -11,33 +12,33 @@
 namespace MINIRAY_API miniray {
 
 struct RestartPolicy {
-  int max_restarts = 3;        ///< within window_s; 0: never
-  Seconds window_s = 60;       ///< restarts that are longer ago count no more
-  Seconds backoff_s = 0.5;     ///< the pause before a restart; twice as long for each that the window already holds
-  Seconds backoff_max_s = 30;  ///< and never longer than this
-  /// What was on a node that is gone may go to the nodes that are left.
+  int max_restarts = 3;        ///< the number of restarts within window_s; 0: no restart
+  Seconds window_s = 60;       ///< older restarts do not count
+  Seconds backoff_s = 0.5;     ///< the pause before a restart; it doubles with each restart within window_s
+  Seconds backoff_max_s = 30;  ///< the longest pause
+  /// If true, the workers of a lost node may be started on other nodes.
   bool other_nodes = false;
 };
 
-/// The restarts of one worker, or of one group.
+/// Counts the restarts of one worker or one group.
 class RestartBudget {
  public:
-  /// Throws UsageError if the policy cannot be right.
+  /// Throws UsageError if the policy is not valid.
   explicit RestartBudget(const RestartPolicy& policy);
 
-  /// One more is wanted at this time, on any clock that only goes forward. The pause before it, in seconds; nothing if
-  /// the policy refuses.
+  /// Asks for a restart at the time now_s, on any clock that only goes forward. Returns the pause before the restart,
+  /// in seconds; nullopt if the policy refuses.
   [[nodiscard]] std::optional<double> take(double now_s);
-  /// All that were granted.
+  /// Returns how many restarts were granted.
   [[nodiscard]] int restarts() const { return restarts_; }
-  /// For people: "restart 2 of 3 within 60 s".
+  /// Returns a text for people: "restart 2 of 3 within 60 s".
   [[nodiscard]] std::string describe() const;
-  /// For people: why the last one was refused, and what to change.
+  /// Returns why the last restart was refused, and what to change.
   [[nodiscard]] std::string refusal() const;
 
  private:
   RestartPolicy policy_;
-  std::deque<double> times_s_;  // of those in the window
+  std::deque<double> times_s_;  // when the restarts within the window were
   int restarts_ = 0;
 };
 

@@ -7,8 +7,7 @@
 //   } catch (const miniray::WorkerRestarted&) {  // thrown once; what was sent is lost, and the worker is new
 //   }
 //
-// A death is noticed by the next call on the worker, and handled in it, pauses included: there is no thread that
-// watches.
+// No thread watches the worker: the next call on it notices a death and handles it, including the pauses.
 #pragma once
 
 #include <exception>
@@ -28,51 +27,51 @@ namespace MINIRAY_API miniray {
 
 struct SupervisionOptions {
   RestartPolicy policy = {};
-  /// Runs with each new process before anything else is sent to it: the place to send it its state again. Calls in it
-  /// are not supervised. WorkerDied and WorkerError, which say that the new process has ended, count as one more failed
-  /// attempt. Whatever else it throws comes out of the call that noticed the death: the new process is then killed, as
-  /// it lacks its state, and the next call on the worker begins another recovery.
+  /// Called with each new process before any other message; use it to send the process its state. Calls in it are not
+  /// supervised. If it throws WorkerDied or WorkerError, the new process has ended, and the attempt has failed. Any
+  /// other exception reaches the call that noticed the death; the new process, which lacks its state, is then killed,
+  /// and the next call on the worker begins another recovery.
   std::function<void(Worker&)> on_restart = {};
-  std::shared_ptr<EventLog> events = {};    ///< none: a log of its own
-  std::string node = {};                    ///< how events call the node
+  std::shared_ptr<EventLog> events = {};    ///< where events go; null: a log of its own
+  std::string node = {};                    ///< the name of the node in events
   std::function<void()> on_interrupt = {};  ///< see ChannelOptions
   std::function<void()> on_event = {};      ///< called after each event that supervision adds to the log
 };
 
-/// The recovery of one worker: starts another process in the place of one that has died or whose work function has
-/// thrown, as the policy allows. For one thread at a time, as its worker is.
+/// The recovery of one worker: if its process dies or its work function throws, this starts another process, as the
+/// policy allows. One thread at a time may use it, as its worker.
 class Supervision : public Recovery {
  public:
-  /// Makes the process that takes the place of the dead worker's. It may throw: UsageError, and what is no Error, comes
-  /// out to the caller; another Error is a failed attempt.
+  /// Starts the replacement of the dead worker. If it throws UsageError, or an exception that is no Error, the caller
+  /// gets it; any other Error is a failed attempt.
   using Replace = std::function<Worker(Worker& dead)>;
-  /// What `on_restart` may throw, beside WorkerDied and WorkerError, to say that the attempt has failed.
+  /// `on_restart` may throw it to say that the attempt has failed.
   class AttemptFailed : public Error {
    public:
     using Error::Error;
   };
 
-  /// Throws UsageError if the policy cannot be right.
+  /// Throws UsageError if the policy is not valid.
   Supervision(Replace replace, SupervisionOptions options);
-  /// Makes `supervision` the recovery of the worker, and notes that in the log.
+  /// Makes `supervision` the recovery of the worker, and adds that to the log.
   static void begin(Worker& worker, const std::shared_ptr<Supervision>& supervision);
 
   void on_end(Worker& worker, std::exception_ptr why) override;
-  /// Attempts to recover until one succeeds or the policy refuses, with pauses that an interrupt can end; then tell().
+  /// Tries until an attempt succeeds or the policy refuses, and then calls tell(). An interrupt ends a pause.
   [[noreturn]] void recover(Worker& worker) override;
 
-  // One rung lower, for a caller that pauses in its own way: the steps of recover(), of which none waits for a pause.
-  /// How long to pause before the next attempt, in seconds; nothing if the policy refuses.
+  // One rung lower: the steps of recover(), for a caller that pauses in its own way. None of them pauses.
+  /// Returns how long to pause before the next attempt, in seconds; nullopt if the policy refuses.
   [[nodiscard]] std::optional<double> pause_before_attempt(Worker& worker);
-  /// One attempt: replaces the process, and prepares the new one with `on_restart`. False if it has failed.
+  /// Makes one attempt: replaces the process and calls `on_restart` with the new one. Returns false if it failed.
   bool attempt(Worker& worker);
-  /// Throws what the caller of the worker is to hear: WorkerError as it was; WorkerRestarted; or WorkerDied with the
-  /// reason for the refusal.
+  /// Throws what the caller of the worker gets: WorkerError as it was; WorkerRestarted; or WorkerDied with the reason
+  /// why there was no restart.
   [[noreturn]] void tell(Worker& worker) override;
 
-  /// Whether an end was found that tell() has not told.
+  /// Returns whether an end was found that tell() has not reported yet.
   [[nodiscard]] bool pending() const override { return pending_; }
-  /// Whether another process has taken the place of the one whose end was found last.
+  /// Returns whether the process whose end was found last has been replaced.
   [[nodiscard]] bool recovered() const { return recovered_; }
   [[nodiscard]] int restarts() const { return restarts_; }
   [[nodiscard]] EventLog& events() const { return *options_.events; }
@@ -85,26 +84,26 @@ class Supervision : public Recovery {
   SupervisionOptions options_;
   RestartBudget budget_;
   int restarts_ = 0;
-  int noted_ = -1;  // the death after so many restarts is in the log
+  int noted_ = -1;  // the number of restarts at the last death that is in the log
   std::exception_ptr end_;
   bool pending_ = false;
   bool recovered_ = false;
-  std::string failure_;  // of the last attempt
+  std::string failure_;  // why the last attempt failed
   std::string refusal_;
 };
 
-/// A worker that is supervised from its start. Its calls are Worker's, with what recovery adds: if the process has
-/// died, it is replaced and WorkerRestarted is thrown, once; if the policy refuses, WorkerDied. If the work function
-/// threw, WorkerError is thrown, and the process is new too. It may be moved; after that, calls on the old object throw
-/// UsageError.
+/// A worker that is supervised from its start. It has the calls of a Worker. If the process has died, a call replaces
+/// it and throws WorkerRestarted, once; if the policy refuses, it throws WorkerDied. If the work function threw, the
+/// process is replaced too, and the call throws WorkerError. The object may be moved; calls on the old object then
+/// throw UsageError.
 class SupervisedWorker {
  public:
   using Start = std::function<Worker()>;
   using Replace = Supervision::Replace;
 
-  /// Starts a worker now, and another whenever it dies.
+  /// Starts a worker now, and a replacement whenever it dies.
   explicit SupervisedWorker(const Start& start, SupervisionOptions options = {});
-  /// For a worker that runs already.
+  /// Supervises a worker that runs already.
   SupervisedWorker(Worker worker, Replace replace, SupervisionOptions options = {});
 
   void send(const Value& value) { worker_.send(value); }
@@ -112,13 +111,13 @@ class SupervisedWorker {
   void send(const Message& message) { worker_.send(message); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {}) { return worker_.receive(options); }
 
-  /// The worker itself, which is supervised wherever it is used. It stays the same when its process is replaced.
+  /// Returns the worker, which is supervised wherever it is used. It stays the same object when its process is
+  /// replaced.
   [[nodiscard]] Worker& worker() { return worker_; }
   [[nodiscard]] int restarts() const { return supervision().restarts(); }
   [[nodiscard]] EventLog& events() { return supervision().events(); }
 
-  /// One rung lower: puts another process in the place of one that has ended, as the policy allows. False if it does
-  /// not allow it.
+  /// One rung lower: replaces a process that has ended. Returns false if the policy refuses.
   bool recover(const Error& why);
 
  private:
@@ -131,12 +130,13 @@ class SupervisedWorker {
   std::shared_ptr<Supervision> supervision_;
 };
 
-/// Workers of connect_to_servers(). Each is replaced on its node, whose server is launched again if it is gone; or on
-/// another node, if that fails and the policy allows it. The cluster must outlive them.
+/// Supervises workers of connect_to_servers(). A worker that dies is replaced on its node, whose server is launched
+/// again if it is gone. If that fails and the policy allows it, the replacement is on another node. The cluster must
+/// outlive the workers.
 [[nodiscard]] std::vector<SupervisedWorker> supervise(Cluster& cluster, std::vector<Worker> workers,
                                                       const SupervisionOptions& options);
 
-/// One rung lower: the replacement of a cluster's worker whose place is on node `home`.
+/// One rung lower: replaces a worker of a cluster that belongs to the node `home`.
 [[nodiscard]] Worker replace_in_cluster(Cluster& cluster, Worker& worker, std::size_t home, bool other_nodes,
                                         EventLog& events);
 

@@ -1,4 +1,4 @@
-// What a task of a pool asks for, and what is done when something goes wrong with it.
+// What a task of a pool needs, and what happens when it fails.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace MINIRAY_API miniray {
 
-/// Of resources, by name.
+/// Amounts of resources, by name.
 using Amounts = std::map<std::string, double>;
 
-/// Over the nodes of a pool: spread goes where most is free, pack where least is.
+/// Which node of a pool gets a task: spread prefers the node with most free CPUs, pack the one with least.
 enum class Strategy : std::uint8_t { spread, pack };
 
 struct TaskOptions {
-  // Set aside while the task runs. A pool's node has as many CPUs as workers.
+  // These are reserved on the node while the task runs. By default, a node has as many CPUs as workers.
   double num_cpus = 1;
-  /// Below 1, a share of one; else whole ones. CUDA_VISIBLE_DEVICES names them in the worker, for good: the worker is
-  /// replaced before a task that gets others.
+  /// Below 1, it is a share of one GPU; else whole GPUs. CUDA_VISIBLE_DEVICES of the worker names them. A worker that
+  /// had other GPUs is replaced before the task begins.
   double num_gpus = 0;
-  Amounts resources = {};  ///< of those in PoolOptions
+  Amounts resources = {};  ///< resources that PoolOptions names
 
-  std::string node = {};  ///< by its name; empty: any
+  std::string node = {};  ///< the name of the node that must run the task; empty: any node
   Strategy strategy = Strategy::spread;
-  /// Of running. Then the worker is ended, and TaskTimeout thrown.
+  /// How long the task may run. After that its worker is killed, and get() throws TaskTimeout.
   Timeout timeout_s = {};
-  int retries = 0;  ///< how often it is tried again after its worker died
-  /// What the task may take of memory beside what its worker has; TaskOutOfMemory if it wants more.
+  int retries = 0;  ///< how often the task is tried again if its worker dies
+  /// How much memory the task may allocate beyond what its worker has. If it needs more, get() throws TaskOutOfMemory.
   std::optional<std::uint64_t> memory_bytes = {};
 };
 
