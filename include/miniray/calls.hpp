@@ -1,4 +1,4 @@
-// Named functions on a worker, called from its coordinator:
+// Calls functions of a worker from its coordinator:
 //
 //   miniray::registry().add("square", [](double x) { return x * x; });
 //   miniray::Worker worker(miniray::serve_calls);
@@ -11,9 +11,9 @@
 //
 //   double nine = caller.call([](double x) { return x * x; }, 3);
 //
-// Calls go beside plain messages: worker.send() and worker.recv() are what they were. The worker may be a Python one,
-// in which a function is "module.function", or what was registered there. There are no threads behind it: replies are
-// taken when somebody waits for one, asks whether one is there, or calls take_replies().
+// Calls and messages share a worker: worker.send() and worker.recv() work beside calls. The worker may be a Python one;
+// its functions are called "module.function", or by the name under which they were registered there. There is no thread
+// behind a Caller: replies are received when you wait for one, ask for one, or call take_replies().
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,15 @@
 namespace MINIRAY_API miniray {
 
 // --- In the worker ---------------------------------------------------------------------------------------------------
-/// From now on calls are answered while the work function waits in handle.recv(). The functions must outlive the
+/// Answers calls, from now on, whenever the work function waits in handle.recv(). The functions must outlive the
 /// handle.
 void answer_calls(Handle& handle, Registry& functions = registry());
-/// A work function that does nothing else, until the coordinator closes.
+/// A work function that only answers calls, until the coordinator closes the conversation.
 void serve_calls(Handle& handle);
 
 // --- In the coordinator ----------------------------------------------------------------------------------------------
-/// The call raised in the worker, which goes on. what() has all of it.
+/// Thrown if the function that was called threw an exception. The worker continues. what() has the function, the
+/// worker, the type, the message and the traceback.
 class CallError : public Error {
  public:
   CallError(const std::string& function, std::string worker, std::string type, std::string message,
@@ -62,7 +63,7 @@ class CallError : public Error {
   std::string worker_, type_, message_, traceback_;
 };
 
-/// The call wanted more memory than its memory_bytes (TaskOptions).
+/// Thrown if a call needed more memory than its memory_bytes (TaskOptions) allow.
 class TaskOutOfMemory : public CallError {
  public:
   using CallError::CallError;
@@ -106,7 +107,7 @@ template <class... Arguments>
 class PendingCall;  // the inside of a future
 class CallDesk;     // the inside of a Caller
 
-/// A future of a call. Like its Caller, it is for one thread at a time.
+/// A future of a call. One thread at a time may use a Caller and its futures.
 class CallFutureBase : public RemoteFutureBase {
  public:
   CallFutureBase() = default;
@@ -116,17 +117,17 @@ class CallFutureBase : public RemoteFutureBase {
 template <class Result>
 using CallFuture = FutureOf<Result, CallFutureBase>;
 
-/// Makes calls on a worker, which may be moved meanwhile. When the Worker object is gone, calls under way fail, and the
-/// Caller throws UsageError. A worker has one Caller.
+/// Makes calls on a worker. The Worker object may be moved meanwhile. When it is destroyed, calls under way fail, and
+/// the Caller throws UsageError. A worker can have one Caller.
 class Caller {
  public:
   explicit Caller(Worker& worker);
   Caller(Caller&&) noexcept;
   Caller& operator=(Caller&&) noexcept;
-  /// Calls that are still under way are given up: get() throws Cancelled, and on_done is not called.
+  /// Cancels calls under way: get() throws Cancelled, and on_done is not called.
   ~Caller();
 
-  /// Calls the function, waits, and returns its result. "name.method" is a method of an object that was created there.
+  /// Calls the function, waits, and returns its result. "name.method" is a method of an object from create().
   /// Throws what CallFuture::get() throws.
   template <class Result = Value, class... Arguments>
   Result call(std::string_view function, Arguments&&... arguments) {
@@ -141,7 +142,7 @@ class Caller {
     return result_of<RemoteResult<Function>>(
         begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
   }
-  /// Returns when the call is on its way.
+  /// Sends the call and returns its future. Many calls may be under way.
   template <class Result = Value, class... Arguments>
   [[nodiscard]] CallFuture<Result> call_async(std::string_view function, Arguments&&... arguments) {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
@@ -153,8 +154,8 @@ class Caller {
     return CallFuture<RemoteResult<Function>>(
         begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
   }
-  /// Calls the function with each item of a range, in this worker, and waits. The results are in the items' order. Of
-  /// several items that raise, the first one's error is thrown, when all have been called.
+  /// Calls the function with each item of a range, in this worker, and waits. The results are in the items' order. If
+  /// items fail, throws the error of the first of them, after all have been called.
   template <class Result = Value, class Range>
   [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items) {
     return results_as<Result>(std::string(function), map_values(function, list_of(items)));
@@ -164,8 +165,8 @@ class Caller {
     const std::string& name = detail::remote_name(function);
     return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items)));
   }
-  /// Makes an object of that class, which lives in the worker under this name: instead of an older one of that name,
-  /// and until it is forgotten.
+  /// Creates an object of a class in the worker, under a name. It replaces an older object of that name, and lives
+  /// until forget().
   template <class... Arguments>
   void create(std::string_view name, std::string_view class_name, Arguments&&... arguments) {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
@@ -173,7 +174,8 @@ class Caller {
   }
   void forget(std::string_view name);
 
-  /// Takes the replies that are there and runs what waits for them; never waits. How many calls are still under way.
+  /// Receives the replies that have arrived and runs the callbacks of their futures. Does not wait. Returns how many
+  /// calls are still under way.
   std::size_t take_replies();
   [[nodiscard]] Worker& worker() const;
 
@@ -196,7 +198,8 @@ class Caller {
   std::shared_ptr<CallDesk> desk_;
 };
 
-/// The positions of the futures that are done, of whatever workers; none on time-out.
+/// Waits until a future is done. Returns the positions of all that are done; empty on time-out. The futures may be of
+/// several workers.
 [[nodiscard]] std::vector<std::size_t> wait_any(std::span<const CallFutureBase* const> futures, Timeout timeout_s = {});
 template <class Result>
 [[nodiscard]] std::vector<std::size_t> wait_any(const std::vector<CallFuture<Result>>& futures,

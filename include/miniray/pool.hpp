@@ -1,15 +1,16 @@
-// Workers that share out tasks, which are calls of named functions:
+// A pool runs tasks, which are calls of functions, on whichever worker is free:
 //
 //   miniray::registry().add("square", [](double x) { return x * x; });
 //   miniray::Pool pool(4);
 //   auto future = pool.submit<double>("square", 3);
 //   double nine = future.get();
 //   std::vector<double> squares = pool.map<double>("square", numbers);
-//   auto typed = pool.submit([](double x) { return x * x; }, 3.0);   // no name, and the compiler checks:
-//   typed_function.hpp auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
+//   auto typed = pool.submit([](double x) { return x * x; }, 3.0);  // checked by the compiler: typed_function.hpp
+//   auto trained = pool.with({.num_gpus = 1, .retries = 2}).submit<double>("train", config);
 //
-// There is no thread behind it: tasks progress while some thread of the program is in a call of the pool or of one of
-// its futures. Workers that have a task work on meanwhile. Any thread may use a pool, its views and its futures.
+// There is no thread behind a pool: tasks are sent and results received while a thread of the program is in a call of
+// the pool or of one of its futures. A worker that has tasks works on in any case. Any thread may use a pool, its views
+// and its futures.
 #pragma once
 
 #include <cstdint>
@@ -37,51 +38,50 @@
 
 namespace MINIRAY_API miniray {
 
-/// The task ran for longer than its timeout_s, and its worker was ended. what() has the stack, where that is known. It
-/// is the task's outcome, and get() throws it again and again; a TimeoutError that is not a TaskTimeout says that the
-/// task goes on.
+/// Thrown if the task ran for longer than its timeout_s. Its worker was killed; what() has its stack, if that is known.
+/// get() throws it each time. A TimeoutError that is not a TaskTimeout means that the task is still running.
 class TaskTimeout : public TimeoutError {
  public:
   using TimeoutError::TimeoutError;
 };
 
-/// No worker is left, and none takes the place of the last one. what() says why.
+/// Thrown if no worker is left and none can be started. what() says why.
 class PoolBroken : public Error {
  public:
   using Error::Error;
 };
 
 struct PoolOptions {
-  // Of each node; by default as many CPUs as it has workers, and the GPUs that are found there.
+  // What each node has. By default, a node has a CPU for each worker, and the GPUs that are found there.
   std::optional<double> num_cpus = {};
   std::optional<std::size_t> num_gpus = {};
-  Amounts resources = {};                              ///< of your own naming: {{"licence", 2}}
-  std::map<std::string, Amounts> node_resources = {};  ///< besides, of the node of that name
-  /// How often a worker may be replaced; by default, whenever one died.
+  Amounts resources = {};                              ///< resources that you name, on every node: {{"licence", 2}}
+  std::map<std::string, Amounts> node_resources = {};  ///< further resources of the node of that name
+  /// Limits how often workers are replaced. By default there is no limit.
   std::optional<RestartPolicy> restart = {};
 
-  WorkerOptions worker = {};  ///< of a pool that forks its workers
-  /// Of a pool on a cluster. A C++ program's nodes know it if it called
-  /// init(argc, argv, {{"miniray.serve_calls", miniray::serve_calls}}); Python's know it anyway.
+  WorkerOptions worker = {};  ///< for a pool that forks its workers
+  /// The work function of a pool on a cluster. A C++ program has to pass it to init():
+  /// init(argc, argv, {{"miniray.serve_calls", miniray::serve_calls}}). Nodes that run Python have it.
   std::string work_fn = "miniray.serve_calls";
-  StartOptions start = {};  ///< of a pool on a cluster
-  /// Of a pool that was given its workers: makes another for the place of one that died. Without it there is none.
+  StartOptions start = {};  ///< for a pool on a cluster
+  /// For a pool that was given its workers: starts a replacement. If it is empty, dead workers are not replaced.
   std::function<Worker(Worker& dead)> replace = {};
 };
 
 struct MapOptions {
-  /// Items that go out together; by default as many as take some milliseconds, by what was measured. Where tasks have a
-  /// time-out or memory_bytes, which are of one call, each goes out alone.
+  /// How many items are sent together. By default, as many as take a few milliseconds. If tasks have timeout_s or
+  /// memory_bytes, each item is sent alone, because these limit one call.
   std::optional<std::size_t> chunk_size = {};
-  Timeout timeout_s = {};  ///< TimeoutError after; what is under way is cancelled
+  Timeout timeout_s = {};  ///< then map() throws TimeoutError, and kills the workers that run its items
 };
 
 class PendingTask;  // a task whose result a future gets
 class PoolDriver;   // does the work of a Pool
 struct TaskTerms;   // options, checked
 
-/// A future of a task, which may not even have begun. It may outlive its pool. cancel() drops a task that waits, and
-/// ends one that runs, together with its worker.
+/// A future of a task. It may outlive its pool. cancel() drops a task that waits, and kills the worker of a task that
+/// runs.
 class TaskFutureBase : public RemoteFutureBase {
  public:
   TaskFutureBase() = default;
@@ -95,11 +95,12 @@ class TaskFutureBase : public RemoteFutureBase {
 template <class Result>
 using TaskFuture = FutureOf<Result, TaskFutureBase>;
 
-/// A pool, seen with terms for its tasks. The pool must outlive it.
+/// A pool with options for its tasks. The pool must outlive it.
 class PoolView {
  public:
-  /// "module.function" where workers are Python's; Keywords may come last. UsageError if the pool has been shut down,
-  /// PoolBroken if it is broken. Borrowed arrays (Array::view) are copied.
+  /// Submits a task: a call of a function by its name. A function of Python workers is "module.function"; Keywords may
+  /// be the last argument. Borrowed arrays (Array::view) are copied. Throws UsageError after shutdown(), and
+  /// PoolBroken.
   template <class Result = Value, class... Arguments>
   TaskFuture<Result> submit(std::string_view function, Arguments&&... arguments) const {
     auto [list, keywords] = pack_arguments(std::forward<Arguments>(arguments)...);
@@ -115,9 +116,9 @@ class PoolView {
     return TaskFuture<RemoteResult<Function>>(
         begin(name, detail::typed_arguments<Function>(std::forward<Arguments>(arguments)...), {}));
   }
-  /// The function of each item of a range (a container, a std::span, a view), in order. What an item raised is thrown
-  /// when all that had begun is done; of several, the first. After a worker's death the items that it had are tried one
-  /// by one, so that only the one which did it fails.
+  /// Calls the function with each item of a range (a container, a std::span, a view). Returns the results in order. If
+  /// items fail, throws the error of the first of them, when all that have begun are done. If a worker dies, its items
+  /// are tried again one by one, so that only the item that kills workers fails.
   template <class Result = Value, class Range>
   [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items,
                                         const MapOptions& options = {}) const {
@@ -129,7 +130,7 @@ class PoolView {
     const std::string& name = detail::remote_name(function);
     return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items), options));
   }
-  /// The same pool with other terms. UsageError if no node can ever meet them.
+  /// Returns the pool with other options for its tasks. Throws UsageError if no node can ever meet them.
   [[nodiscard]] PoolView with(const TaskOptions& options) const;
 
  protected:
@@ -151,27 +152,27 @@ struct PoolWorker {
   std::string name, node;
   std::string state;  ///< "idle", "busy", "preparing", "ending"
   std::int64_t pid = 0;
-  std::size_t tasks = 0;  ///< that it has, the one that runs included
+  std::size_t tasks = 0;  ///< tasks of this worker, including the one that runs
 };
 
-/// A worker that died is replaced: by a fork of this process, or on its node of the cluster, whose server is launched
-/// again if it is gone. That is done in the call that notices. A node that cannot be had is tried again after pauses
-/// that are longer than the attempts, and used when it is back.
+/// A worker that died is replaced, in the call that notices: by a fork of this process, or on its node of the cluster,
+/// whose server is launched again if it is gone. A node that cannot be reached is tried again after pauses, and used
+/// when it is back.
 class Pool : public PoolView {
  public:
-  /// Forks so many workers, which have what registry() has now; their replacements, what it has then.
+  /// Forks `workers` processes. They have what registry() has now; replacements have what it has when they are forked.
   explicit Pool(int workers, const PoolOptions& options = {});
-  /// Starts the workers of every node. The cluster must outlive the pool.
+  /// Starts workers on every node. The cluster must outlive the pool.
   explicit Pool(Cluster& cluster, const PoolOptions& options = {});
-  /// Takes over workers that answer calls.
+  /// Takes ownership of workers that answer calls.
   explicit Pool(std::vector<Worker> workers, const PoolOptions& options = {});
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  /// Finishes nothing: futures that are not done throw Cancelled, their on_done is not called, and the workers end,
-  /// with a few seconds for what they are at. Call shutdown() first to have it all.
+  /// Cancels unfinished tasks: their futures throw Cancelled, and on_done is not called. Workers that have a task are
+  /// interrupted, and killed soon after. Call shutdown() first to finish all tasks.
   ~Pool();
 
-  /// The positions of the futures that are done; none on time-out.
+  /// Waits until a future is done. Returns the positions of all that are done; empty on time-out.
   [[nodiscard]] std::vector<std::size_t> wait_any(std::span<const TaskFutureBase* const> futures,
                                                   Timeout timeout_s = {});
   template <class Result>
@@ -179,10 +180,10 @@ class Pool : public PoolView {
                                                   Timeout timeout_s = {}) {
     return wait_any(std::span<const TaskFutureBase* const>(bases_of(futures)), timeout_s);
   }
-  /// Finishes what was submitted, then ends the workers. No more can be submitted.
+  /// Finishes all submitted tasks, then ends the workers. After that, the pool takes no more tasks.
   void shutdown();
 
-  /// What happened to workers, nodes and tasks.
+  /// Returns the log of what happened to workers, nodes and tasks.
   [[nodiscard]] EventLog& events();
   [[nodiscard]] PoolStatus status();
   [[nodiscard]] std::vector<PoolWorker> workers();

@@ -1,12 +1,12 @@
-// The functions and classes of a C++ program that others may call by name:
+// The functions and classes of a C++ program that other processes may call by name:
 //
 //   miniray::registry().add("square", [](double x) { return x * x; });
 //   miniray::registry().add_class<Counter, int>("Counter")      // made from an int
 //       .method("increment", &Counter::increment)
 //       .method("reset", [](Counter& counter) { counter = Counter(0); });
 //
-// Functions, function pointers and lambdas with any number of parameters, each by value or by const reference, of the
-// types that convert.hpp knows. A string_view or a span among them lives as long as the call.
+// A function may be a function pointer or a lambda with any number of parameters. They are passed by value or by const
+// reference, and have types that convert.hpp knows. A string_view or a span is valid during the call.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,12 @@
 
 namespace MINIRAY_API miniray {
 
-/// A function as it is called from afar. Its name is the one that errors have.
+/// A function that other processes can call. `name` is its name in errors.
 using CallableFunction = std::function<Value(std::string_view name, const List& arguments)>;
 using CallableMethod = std::function<Value(void* object, std::string_view name, const List& arguments)>;
 using CallableConstructor = std::function<std::shared_ptr<void>(std::string_view name, const List& arguments)>;
 
-/// A function pointer of any type, to be compared only.
+/// A function pointer of any type. It is compared, never called.
 using FunctionAddress = void (*)();
 
 struct CallableClass {
@@ -38,8 +38,8 @@ struct CallableClass {
   std::map<std::string, CallableMethod, std::less<>> methods;
 };
 
-/// Calls `function` with the arguments as what its parameters ask for. UsageError, naming the function and the
-/// argument, if they do not fit.
+/// Converts the arguments to the types of the function's parameters and calls it. Throws UsageError, which names the
+/// function and the argument, if they do not fit.
 template <class... Parameters, class Function>
 auto call_with(std::string_view name, const List& arguments, Function&& function);
 
@@ -47,7 +47,7 @@ template <class Object>
 class ClassEntry {
  public:
   explicit ClassEntry(CallableClass& entry) : entry_(&entry) {}
-  /// A method, const or not; or a function whose first parameter is an Object&.
+  /// Adds a method, const or not, or a function whose first parameter is an Object&.
   template <class Function>
   ClassEntry& method(std::string name, Function function);
 
@@ -55,23 +55,24 @@ class ClassEntry {
   CallableClass* entry_;
 };
 
-/// Not for two threads at once, unless both only read.
+/// One thread at a time may change a registry; several may read it.
 class Registry {
  public:
-  /// Replaces an older one of that name.
+  /// Adds a function. It replaces an older function of that name.
   template <class Function>
   Registry& add(std::string name, Function callable);
-  /// Objects are made from Parameters.
+  /// Adds a class. Its objects are made from Parameters.
   template <class Object, class... Parameters>
   ClassEntry<Object> add_class(std::string name);
 
-  // UsageError, saying what there is instead, if there is none of that name.
+  // These throw UsageError, which lists what there is, if the registry has nothing of that name.
   [[nodiscard]] const CallableFunction& function(std::string_view name) const;
   [[nodiscard]] const CallableClass& object_class(std::string_view name) const;
   [[nodiscard]] bool has_function(std::string_view name) const { return functions_.contains(name); }
   [[nodiscard]] bool has_class(std::string_view name) const { return classes_.contains(name); }
-  [[nodiscard]] std::vector<std::string> names() const;  ///< of the functions, then of the classes
-  /// The name of a function that was added as a function pointer. UsageError, with the cure, if it was not added.
+  [[nodiscard]] std::vector<std::string> names() const;  ///< the names of the functions, then of the classes
+  /// Returns the name of a function that was added as a function pointer. Throws UsageError, with the cure, if it was
+  /// not added.
   [[nodiscard]] const std::string& name_of(FunctionAddress address) const;
 
  private:
@@ -83,7 +84,8 @@ class Registry {
   std::vector<std::pair<FunctionAddress, std::string>> addresses_;
 };
 
-/// The program's own, which answer_calls serves unless it is given another. Fill it before workers are started.
+/// Returns the registry of the program, which answer_calls() uses unless it is given another. Fill it before workers
+/// start: they have what it has then.
 [[nodiscard]] Registry& registry();
 
 // --- How it is done --------------------------------------------------------------------------------------------------
@@ -98,13 +100,13 @@ std::string signature() {
   return Convert<std::tuple<std::remove_cvref_t<Parameters>...>>::name();
 }
 
-// One argument; what a reference refers to stays in the list.
+// Returns one argument. What a reference refers to stays in the list.
 template <class Parameter, class... All>
 decltype(auto) argument(std::string_view name, const List& arguments, std::size_t position) {
   using Plain = std::remove_cvref_t<Parameter>;
   static_assert(Receivable<Plain>, "specialise miniray::Convert for this parameter's type, with name() and from()");
   static_assert(!std::is_reference_v<Parameter> || std::is_const_v<std::remove_reference_t<Parameter>>,
-                "a function that is called from afar takes its arguments by value or by const reference");
+                "a function that is called remotely takes its arguments by value or by const reference");
   try {
     return Convert<Plain>::from(arguments[position]);
   } catch (const std::exception& error) {
