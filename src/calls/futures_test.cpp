@@ -188,8 +188,10 @@ TEST_CASE("coroutines wait for calls, and their futures drive what they wait for
   CHECK(outer(scene.caller).get() == 10);
   // It goes on in another's wait, and needs nobody to keep its future.
   std::string log;
-  (void)follow(scene.caller.call_async([] {}), log);
+  const TestFolder folder;
+  (void)follow(scene.caller.call_async<void>("test_wait_for", folder.file("go")), log);
   CHECK(log.empty());
+  folder.touch("go");
   CHECK(scene.caller.call(futures_square, 2) == 4);
   CHECK(log == "done");
 }

@@ -161,13 +161,19 @@ TEST_CASE("several threads wait for one continuation, which runs once") {
 }
 
 TEST_CASE("a callback may wait for a coroutine or a continuation that the same reply has made due") {
+  const TestFolder folder;
   Pool pool(1);
-  const auto task = pool.submit(tasks_square, 3);
+  const auto wait_and_return = [](const std::string& file) {
+    wait_for_file(file);
+    return 9.0;
+  };
+  const auto task = pool.submit(wait_and_return, folder.file("go"));
   std::optional<Future<double>> after, coroutine;
   double from_callback = 0;
   task.on_done([&](const TaskFuture<double>&) { from_callback = after->get(10s) + coroutine->get(10s); });
   after = task.then([](double x) { return x + 1; });
   coroutine = [](TaskFuture<double> awaited) -> Future<double> { co_return 2 * co_await awaited; }(task);
+  folder.touch("go");
   CHECK(task.get() == 9);
   CHECK(from_callback == 28);
 }
