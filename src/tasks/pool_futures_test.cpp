@@ -16,6 +16,7 @@
 #include "miniray/std_future.hpp"
 #include "tests/local_node.hpp"
 #include "tests/task_functions.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -158,6 +159,24 @@ TEST_CASE("several threads wait for one continuation, which runs once") {
     CHECK(called == 1);
     CHECK(right == 4);
   }
+}
+
+TEST_CASE("a thread that waits for a continuation which another thread runs does not run it too") {
+  Pool pool(1);
+  std::atomic<int> called = 0;
+  std::atomic<bool> may_end = false;
+  const auto after = pool.submit(tasks_square, 3).then([&](double x) {
+    if (++called == 1) wait_until("the other thread", [&] { return may_end.load(); });
+    return x;
+  });
+  std::thread runs([&] { (void)after.get(); });
+  wait_until("the continuation", [&] { return called == 1; });
+  CHECK_FALSE(after.wait(10ms));
+  CHECK_FALSE(after.ready());
+  CHECK(called == 1);
+  may_end = true;
+  CHECK(after.get() == 9);
+  runs.join();
 }
 
 TEST_CASE("a callback may wait for a coroutine or a continuation that the same reply has made due") {
