@@ -18,13 +18,14 @@
 #include <vector>
 
 #include "miniray/array.hpp"
+#include "miniray/export.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/owned.hpp"
 #include "miniray/value.hpp"
 #include "miniray/worker.hpp"
 
-namespace miniray {
+namespace MINIRAY_API miniray {
 
 /// How a reduction combines the elements of two ranks. Complex numbers have no min and max.
 enum class ReduceOp : std::uint8_t { sum, product, min, max };

@@ -17,6 +17,7 @@
 #include "miniray/limits.hpp"
 
 // AddressSanitizer has this function. A program that is built without it has none.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is the sanitizer's
 extern "C" [[gnu::weak]] void __asan_set_error_report_callback(void (*callback)(const char* report));
 
 namespace miniray {
@@ -56,9 +57,7 @@ void write_names_in_child(int descriptor, const StackTrace& stack, int milliseco
     write_text_line(descriptor, names_begin);  // begun again, with nothing in it
 }
 
-void write_stack_here(std::string_view title, std::string_view signal, const void* interrupted, int names_ms_max) {
-  StackTrace stack;
-  stack.take(interrupted);
+void write_stack_here(const StackTrace& stack, std::string_view title, std::string_view signal, int names_ms_max) {
   write_text(crash_stacks_to, title);
   write_text(crash_stacks_to, signal);
   write_text_line(crash_stacks_to, ":");
@@ -69,13 +68,17 @@ void write_stack_here(std::string_view title, std::string_view signal, const voi
 
 void on_stack_signal(int) {
   const int error = errno;
-  write_stack_here(stack_title, "", nullptr, limits::stack_wait_ms);
+  StackTrace stack;
+  stack.take();
+  write_stack_here(stack, stack_title, "", limits::stack_wait_ms);
   errno = error;
 }
 
-void on_fatal_signal(int number, siginfo_t*, void* interrupted) {
+void on_fatal_signal(int number, siginfo_t* info, void* interrupted) {
   const char* name = sigabbrev_np(number);
-  write_stack_here("C++ stack at SIG", name != nullptr ? name : "?", interrupted, limits::crash_names_ms);
+  StackTrace stack;
+  stack.take(interrupted, info->si_code == SI_TKILL);  // by raise()
+  write_stack_here(stack, "C++ stack at SIG", name != nullptr ? name : "?", limits::crash_names_ms);
   signal(number, SIG_DFL);  // the default action kills the process, so that its parent sees this signal
   raise(number);
 }

@@ -40,6 +40,8 @@ int sink_through_the_stack(volatile char* above) {
   return room[0] == 1 ? 0 : sink_through_the_stack(room.data()) + room[1];
 }
 
+[[gnu::noinline]] int crash_in_a_function(int* nothing) { return *static_cast<volatile int*>(nothing); }
+
 }  // namespace
 
 TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
@@ -61,6 +63,24 @@ TEST_CASE("a call of a null pointer leaves its caller") {
   });
   CHECK(crash.end.signal == SIGSEGV);
   CHECK(readable_stacks(crash.written, true).find("0x0, where there is no code\n  miniray::") != std::string::npos);
+}
+
+TEST_CASE("a handler that raises its signal again, as that of Python does, is left out") {
+  const Crash crash = crash_of([] {
+    static struct sigaction ours;
+    struct sigaction theirs{};
+    theirs.sa_handler = [](int number) {
+      sigaction(number, &ours, nullptr);
+      raise(number);
+    };
+    theirs.sa_flags = SA_NODEFER;
+    sigaction(SIGSEGV, &theirs, &ours);
+    int* volatile nothing = nullptr;
+    return crash_in_a_function(nothing);
+  });
+  CHECK(crash.end.signal == SIGSEGV);
+  CHECK(readable_stacks(crash.written, true)
+            .starts_with("C++ stack at SIGSEGV:\n  miniray::(anonymous namespace)::crash_in_a_function(int*)"));
 }
 
 TEST_CASE("a stack overflow leaves a stack too") {

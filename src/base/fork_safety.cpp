@@ -91,13 +91,13 @@ std::vector<std::uintptr_t> read_words(std::uintptr_t begin, std::uintptr_t end)
 
 // The beginning of a thread's stack: its highest addresses. They hold the C library's record of the thread, its
 // thread-local variables, and the first functions that it has called.
-constexpr std::uintptr_t stack_top_bytes = 16 * 1024;
+constexpr std::uintptr_t stack_top_bytes = 16384;
 constexpr std::uintptr_t record_bytes = 4096;
 
 // Returns the part of a mapping that is the beginning of a stack, if it is one.
 std::optional<std::vector<std::uintptr_t>> stack_top_in(const Range& mapping, int thread) {
   const std::uintptr_t begin = std::max(mapping.begin, mapping.end - std::min(mapping.end, stack_top_bytes));
-  const std::vector<std::uintptr_t> words = read_words(begin, mapping.end);
+  std::vector<std::uintptr_t> words = read_words(begin, mapping.end);
   for (std::size_t i = words.size() - std::min(words.size(), record_bytes / sizeof(words[0])); i < words.size(); ++i) {
 #if defined(__x86_64__)
     // The record begins with its own address, and has it again as its third word.

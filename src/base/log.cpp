@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <memory>
 #include <string>
 
 namespace miniray {
@@ -31,10 +30,9 @@ bool give(LogLevel level, std::string_view text) noexcept {
 }  // namespace
 
 void set_log(LogFunction function) {
-  auto set = std::make_unique<SetFunction>(std::move(function), newest_function.load());
-  while (!newest_function.compare_exchange_weak(set->before, set.get())) {
+  auto* const set = new SetFunction{std::move(function), newest_function.load()};  // the list keeps it
+  while (!newest_function.compare_exchange_weak(set->before, set)) {
   }
-  (void)set.release();  // the list keeps it
 }
 
 void log(LogLevel level, std::string_view text) noexcept {

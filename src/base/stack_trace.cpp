@@ -23,6 +23,8 @@ namespace {
 
 // The longest cycle of calls that is folded: a recursion through this many functions.
 constexpr std::size_t cycle_calls = 4;
+// A handler that raises its signal again makes at most this many calls to do so.
+constexpr std::size_t handler_calls = 8;
 
 [[gnu::format(printf, 2, 3)]] void write_line(int descriptor, const char* format, ...) {
   std::array<char, limits::crash_line_bytes_max> line{};
@@ -55,19 +57,25 @@ std::uintptr_t return_address(const void* interrupted) {
 
 }  // namespace
 
-void StackTrace::take(const void* interrupted) noexcept {
+void StackTrace::take(const void* interrupted, bool raised_again) noexcept {
   clear();
   struct Walk {
     StackTrace& stack;
-    bool after_signal;
-  } walk{*this, false};
+    bool raised_again;
+    int signals;
+  } walk{*this, raised_again, 0};
   _Unwind_Backtrace(
       [](_Unwind_Context* context, void* argument) {
         auto& now = *static_cast<Walk*>(argument);
         int is_interrupted = 0;
         const std::uintptr_t address = _Unwind_GetIPInfo(context, &is_interrupted);
-        // Only a signal interrupts a function between two instructions: what was called before it is the handler.
-        if (is_interrupted != 0 && !std::exchange(now.after_signal, true)) now.stack.clear();
+        // Only a signal interrupts a function between two instructions: what was called before it is the handler. The
+        // handler may have been called by another one, that of Python for example, which has raised the signal again.
+        if (is_interrupted != 0) {
+          ++now.signals;
+          const bool is_first_handler = now.raised_again && now.signals == 2 && now.stack.size_ <= handler_calls;
+          if (now.signals == 1 || is_first_handler) now.stack.clear();
+        }
         if (address == 0 && is_interrupted == 0) return _URC_END_OF_STACK;
         now.stack.add(is_interrupted != 0 ? address : address - 1);  // a return address follows its call
         return _URC_NO_REASON;

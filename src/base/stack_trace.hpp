@@ -14,8 +14,9 @@ namespace miniray {
 class StackTrace {
  public:
   /// Takes the stack of the calling thread. In a signal handler it begins at the interrupted instruction; `interrupted`
-  /// is the handler's third argument. It is async-signal-safe once prepare_crash_stacks() has been called.
-  void take(const void* interrupted = nullptr) noexcept;
+  /// is the handler's third argument, and `raised_again` says that a handler of the same signal may have raised it. It
+  /// is async-signal-safe once prepare_crash_stacks() has been called.
+  void take(const void* interrupted = nullptr, bool raised_again = false) noexcept;
   [[nodiscard]] bool empty() const { return size_ == 0; }
   void clear() { *this = {}; }
 
