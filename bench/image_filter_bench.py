@@ -70,7 +70,10 @@ def main() -> None:
         "",
         "| | time | times as fast as one thread |",
         "|---|---:|---:|",
-        *(f"| {name} | {value * 1000:.1f} ms | {medians['one thread'] / value:.2f} |" for name, value in medians.items()),
+        *(
+            f"| {name} | {value * 1000:.1f} ms | {medians['one thread'] / value:.2f} |"
+            for name, value in medians.items()
+        ),
     ]
     print("\n".join(lines))
     if not options.quick:

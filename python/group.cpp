@@ -129,7 +129,7 @@ void bind_group(nb::module_& module) {
       "_create_group",
       [](const std::vector<Worker*>& workers, double timeout) {
         const nb::gil_scoped_release released;
-        create_group(workers, {timeout});
+        create_group(workers, {.timeout_s = timeout});
       },
       "workers"_a, "timeout"_a,
       nb::sig("def _create_group(workers: collections.abc.Sequence[typing.Any], timeout: float) -> None"));

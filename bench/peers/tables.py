@@ -173,9 +173,9 @@ def tables(sizes: dict[str, Any]) -> list[Table]:
             "cpp",
             "In C++",
             "The figures are the time for each operation, of programs in C++ that use the APIs of MiniRay, Open MPI "
-            "and ZeroMQ. MiniRay's large arrays are made in place; the receiver of an echo reads a byte of each page. A "
-            f"task of a map uses the processor for the given time, on {cores} workers. MPI has no pool: its items are "
-            "scattered evenly. The figures are the time of the map, divided by the number of items.",
+            "and ZeroMQ. MiniRay's large arrays are made in place; the receiver of an echo reads a byte of each page. "
+            f"A task of a map uses the processor for the given time, on {cores} workers. MPI has no pool: its items "
+            "are scattered evenly. The figures are the time of the map, divided by the number of items.",
             (
                 Row("cpp_call", "a small message and its answer"),
                 Row("cpp_in_flight", f"small messages, {batch} in flight"),

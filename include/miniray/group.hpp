@@ -22,6 +22,7 @@
 #include "miniray/handle.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/owned.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 #include "miniray/worker.hpp"
 
@@ -35,7 +36,7 @@ enum class ReduceOp : std::uint8_t { sum, product, min, max };
 
 struct CollectiveOptions {
   /// How long a call of a rank waits for the others. Then it throws TimeoutError, which names the missing ranks.
-  double timeout_s = limits::group_timeout_ms / 1000.0;
+  Seconds timeout_s = limits::group_timeout_ms / 1000.0;
 };
 
 /// A rank did not take part in a call: it has died, has left, or has made another call. The group cannot be used again.

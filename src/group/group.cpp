@@ -253,7 +253,7 @@ void create_group(std::span<Worker* const> workers, const CollectiveOptions& opt
     auto copy = std::make_shared<PassedDescriptor>(system::duplicate(memory.get()));
     workers[rank]->send({{invitation_key, Value{{"rank", rank},
                                                 {"members", Value(members)},
-                                                {"timeout_s", options.timeout_s},
+                                                {"timeout_s", static_cast<double>(options.timeout_s)},
                                                 {"memory", PassedDescriptor::as_array(std::move(copy))}}}});
   }
 }

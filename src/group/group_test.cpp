@@ -174,6 +174,7 @@ TEST_CASE("a rank that dies before it has joined makes the others fail") {
   } catch (const WorkerDied&) {  // if it has died already
   }
   const std::string heard = workers[0].recv({.timeout_s = 60}).string();
+  CHECK_THROWS_AS((void)workers[1].recv({.timeout_s = 60}), WorkerDied);
   CHECK(heard.find("rank 1 (worker " + std::to_string(workers[1].pid()) + ") has died") != std::string::npos);
 }
 
