@@ -168,8 +168,8 @@ class PoolDriver:
         self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
     def begin(self) -> None:
-        """Raise if the pool takes no tasks. The core counts those that have not ended, and not this code: Ctrl-C may
-        interrupt it between any two lines."""
+        """Raise if the pool takes no tasks. The core counts those that have not ended: Ctrl-C between two lines would
+        spoil a count that is kept here."""
         if (why := self.core.broken()) is not None:
             raise PoolBroken(why)
         if self._closing:

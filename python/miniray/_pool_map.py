@@ -205,7 +205,7 @@ class Mapping:
         results, failed = what
         values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
         errors = {index: _calls.error_of(worker, described, shelf) for index, described in failed}
-        if len(values) != count:
+        if len(values) != count or not all(0 <= index < count for index in errors):
             raise WorkerError(f"{worker} answered a map of {count} items with {len(values)} results")
         return values, errors
 

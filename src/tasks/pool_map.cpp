@@ -107,7 +107,7 @@ class Mapping {
     } catch (const Unsendable& error) {
       flow_.withdraw(chunk->number);
       const auto [item, why] = unsendable(first, body.at(1).list(), error);
-      fail({.first = first, .count = count}, 1, item, why);
+      fail({.first = first, .count = count}, 0, 1, item, why);
     }
   }
 
@@ -138,11 +138,12 @@ class Mapping {
       reply.value = List{std::move(reply.value)};
     }
     if (!failure) failure = wrong_values(reply, piece.count, function_, worker);
-    if (failure) return fail(piece, kind == TaskOutcome::Kind::cancelled ? 0 : piece.count, piece.first, failure);
+    if (failure) return fail(piece, 0, kind == TaskOutcome::Kind::cancelled ? 0 : piece.count, piece.first, failure);
     flow_.measure(piece.count, reply.ns);
     if (!reply.failures.empty()) {
       auto& [index, why] = reply.failures.front();
-      return fail(piece, reply.failures.size(), piece.first + index,
+      const std::size_t failed = std::min(reply.failures.size(), piece.count);  // a worker may send one twice
+      return fail(piece, piece.count - failed, failed, piece.first + index,
                   failure_of_item(std::move(why), function_, worker));
     }
     std::ranges::move(reply.value.list(), items_.begin() + static_cast<std::ptrdiff_t>(piece.first));
@@ -151,9 +152,10 @@ class Mapping {
 
   // An item of a chunk failed. Chunks before it are still waited for, since one of their items may fail too; those
   // after it need not begin.
-  void fail(const MapFlow::Piece& piece, std::size_t failed, std::size_t item, std::exception_ptr failure) {
+  void fail(const MapFlow::Piece& piece, std::size_t done, std::size_t failed, std::size_t item,
+            std::exception_ptr failure) {
     failures_.emplace(piece.first, std::move(failure));
-    flow_.arrive(piece, 0, failed);
+    flow_.arrive(piece, done, failed);
     pool_.cancel(flow_.fail(item), false);
   }
 

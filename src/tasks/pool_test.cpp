@@ -311,6 +311,21 @@ TEST_CASE("of items that fail, the first is told of, and the pool goes on") {
   CHECK(pool.status().running == 0);
 }
 
+TEST_CASE("status counts each item of a map as a task, and no cancelled task") {
+  const TestFolder folder;
+  Pool pool(1);
+  CHECK(pool.map<int>("test_echo", numbers_to(100), {.chunk_size = 7}) == numbers_to(100));
+  CHECK(pool.status().done == 100);
+  CHECK_THROWS_AS((void)pool.map<int>("test_raise_at", numbers_to(12), {.chunk_size = 12}), CallError);
+  CHECK(pool.status().done == 110);
+  CHECK(pool.status().failed == 2);
+  auto cancelled = begin_waiting(pool, folder, "never");
+  CHECK(cancelled.cancel());
+  CHECK_THROWS_AS(cancelled.get(), Cancelled);
+  CHECK(pool.status().done == 110);
+  CHECK(pool.status().failed == 2);
+}
+
 TEST_CASE("a death among a map's items costs nobody else his result") {
   const TestFolder folder;
   Pool pool(2);
