@@ -39,24 +39,22 @@ TEST_CASE("a function that throws loses no message") {
   CHECK(end.said == "miniray: still here\n");
 }
 
+// In this process: TSan allows no threads in a fork.
 TEST_CASE("threads may log while others set the function") {
-  const ChildEnd end = end_of_child([] {
-    std::atomic<int> heard = 0;
-    set_log([&heard](LogLevel, std::string_view) { ++heard; });
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&heard] {
-        for (int j = 0; j < 100; ++j) {
-          log(LogLevel::info, "x");
-          set_log([&heard](LogLevel, std::string_view) { ++heard; });
-        }
-      });
-    }
-    threads.clear();
-    return heard == 400 ? 0 : 1;
-  });
-  CHECK(end.exit_code == 0);
-  CHECK(end.said.empty());
+  static std::atomic<int> heard = 0;
+  set_log([](LogLevel, std::string_view) { ++heard; });
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int j = 0; j < 100; ++j) {
+        log(LogLevel::info, "x");
+        set_log([](LogLevel, std::string_view) { ++heard; });
+      }
+    });
+  }
+  threads.clear();
+  set_log({});
+  CHECK(heard == 400);
 }
 
 }  // namespace miniray
