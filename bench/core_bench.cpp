@@ -125,7 +125,7 @@ double in_place(std::size_t count) {
   double total = 0;
   for (std::size_t i = 0; i < count + 2; ++i) {
     Array array = worker.make_array<float>({in_place_bytes / sizeof(float)});
-    std::ranges::fill(array.elements<float>(), static_cast<float>(i));
+    std::ranges::fill(array.mutable_elements<float>(), static_cast<float>(i));
     const double took = ns_per_operation(1, [&] {
       worker.send(array);
       (void)worker.recv();

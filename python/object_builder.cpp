@@ -37,7 +37,7 @@ class Anchors {
 
 template <class T, class Make>
 nb::object unpacked(const Array& array, Make make) {
-  const std::span<T> elements = array.elements<T>();
+  const std::span<const T> elements = array.elements<T>();
   nb::object list = checked(PyList_New(static_cast<Py_ssize_t>(elements.size())));
   for (std::size_t i = 0; i < elements.size(); ++i) {
     PyObject* element = make(elements[i]);

@@ -83,13 +83,45 @@ def test_the_readme_runs_in_order_as_one_script(tmp_path: Path) -> None:
     assert_printed(run(sys.executable, tmp_path / "readme.py"), code)
 
 
-def test_the_readmes_cpp_runs_as_written(tmp_path: Path) -> None:
-    source = tmp_path / "readme.cpp"
-    (text,) = blocks(README, "cpp")
+def run_cpp(text: str, folder: Path) -> str:
+    source = folder / "program.cpp"
     source.write_text(text)
-    program = tmp_path / "readme"
+    program = folder / "program"
     run(
         "c++", "-std=c++20", f"-I{ROOT}/include", f"-I{ROOT}/build/release/include", source,
         ROOT / "build/release/src/libminiray.a", "-lbearssl", "-o", program,
     )  # fmt: skip
-    assert run(program) == "49\n"
+    return run(program)
+
+
+def test_the_readmes_cpp_runs_as_written(tmp_path: Path) -> None:
+    (text,) = blocks(README, "cpp")
+    assert run_cpp(text, tmp_path) == "49\n"
+
+
+def test_the_cpp_of_typed_messages_runs_as_written(tmp_path: Path) -> None:
+    """The first block is a program. The others get the types that they mention."""
+    program, described, outside, convert, values = blocks(ROOT / "docs/cpp_messages.md", "cpp")
+    types = """
+namespace vendor { struct Pose { std::vector<double> p; int hidden; }; }
+enum class Color { red, blue };
+class Interval {
+ public:
+  Interval(double from, double to) : from_(from), to_(to) {}
+  double begin() const { return from_; }
+  double end() const { return to_; }
+ private:
+  double from_, to_;
+};
+"""
+    uses = """
+void use(miniray::Worker& worker) {
+  worker.send(described::Point());
+  worker.send({vendor::Pose(), Color::red, Interval(1, 2)});
+  (void)worker.recv<std::tuple<described::Point, vendor::Pose, Color, Interval>>();
+}
+"""
+    wrapped = (
+        f"namespace described {{\n{described}}}\nvoid values(miniray::Worker& worker, double& total) {{\n{values}}}\n"
+    )
+    assert run_cpp(program + types + outside + convert + wrapped + uses, tmp_path) == "2 1\n"

@@ -17,7 +17,7 @@ void echo(Handle& handle) {
 
 double seconds_of_echo(Worker& worker, std::size_t bytes, const Arguments& arguments) {
   Array array = worker.make_array<std::uint8_t>({bytes});  // in place: it is passed on without a copy
-  std::ranges::fill(array.elements<std::uint8_t>(), 1);
+  std::ranges::fill(array.mutable_elements<std::uint8_t>(), 1);
   return bench::seconds_each(arguments.enough_s(), 1, [&] {
     worker.send(array);
     const Value back = worker.recv();

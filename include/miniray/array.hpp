@@ -1,10 +1,11 @@
-// Arrays inside messages: a dtype, a shape, and contiguous bytes in C order. Copying an Array does not copy its bytes;
-// both share one buffer.
+// Arrays inside messages: a dtype, a shape, and contiguous bytes in C order. An Array behaves like a value: copies
+// share one buffer until one of them is written to, and then that one gets a buffer of its own.
 #pragma once
 
-#include <complex>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,16 @@
 #include <vector>
 
 #include "miniray/export.hpp"
+
+// Lets a compiler that knows the attribute warn when a result outlives the object that it refers to.
+#if defined(__has_cpp_attribute)
+#if __has_cpp_attribute(clang::lifetimebound)
+#define MINIRAY_LIFETIMEBOUND [[clang::lifetimebound]]
+#endif
+#endif
+#ifndef MINIRAY_LIFETIMEBOUND
+#define MINIRAY_LIFETIMEBOUND
+#endif
 
 namespace MINIRAY_API miniray {
 
@@ -41,20 +52,32 @@ inline constexpr std::uint8_t dtype_count = 15;
 /// Sets `dtype` to the one of that name. Returns false, and changes nothing, if there is none.
 bool parse_dtype(std::string_view name, DType& dtype);
 
+/// A complex number of two floats or two doubles: std::complex, or a type of another library with the same layout.
+template <class T>
+concept ComplexNumber = requires(const T& number) {
+  typename T::value_type;
+  { number.real() } -> std::convertible_to<typename T::value_type>;
+  { number.imag() } -> std::convertible_to<typename T::value_type>;
+  requires std::same_as<typename T::value_type, float> || std::same_as<typename T::value_type, double>;
+  requires sizeof(T) == 2 * sizeof(typename T::value_type) && std::is_trivially_copyable_v<T>;
+};
+/// The types of which an array consists.
+template <class T>
+concept ArrayElement =
+    !std::is_const_v<T> && (std::integral<T> || std::same_as<T, float> || std::same_as<T, double> || ComplexNumber<T>);
+
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, bool>)
+  static_assert(ArrayElement<T>, "an array holds integers, float, double, bool, or complex numbers of float or double");
+  if constexpr (std::is_same_v<T, bool>) {
     return DType::boolean;
-  else if constexpr (std::is_same_v<T, float>)
+  } else if constexpr (std::is_same_v<T, float>) {
     return DType::float32;
-  else if constexpr (std::is_same_v<T, double>)
+  } else if constexpr (std::is_same_v<T, double>) {
     return DType::float64;
-  else if constexpr (std::is_same_v<T, std::complex<float>>)
-    return DType::complex64;
-  else if constexpr (std::is_same_v<T, std::complex<double>>)
-    return DType::complex128;
-  else {
-    static_assert(std::is_integral_v<T>, "an array holds numbers");
+  } else if constexpr (ComplexNumber<T>) {
+    return sizeof(T) == 8 ? DType::complex64 : DType::complex128;
+  } else {
     constexpr int log2_bytes = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
     return static_cast<DType>((std::is_signed_v<T> ? 1 : 5) + log2_bytes);
   }
@@ -69,17 +92,22 @@ struct Buffer {
   std::byte* data = nullptr;
   std::size_t size = 0;
   Passed* passed = nullptr;  ///< set if the bytes can be sent without a copy; the owner keeps it alive
+  bool read_only = false;    ///< the bytes were borrowed as const, and nobody may write to them through this buffer
 
-  [[nodiscard]] std::span<std::byte> bytes() const { return {data, size}; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {data, size}; }
+  [[nodiscard]] std::span<std::byte> bytes() { return {data, size}; }
   /// Returns a buffer that owns new, uninitialised memory.
   static Buffer allocate(std::size_t size);
-  /// Returns a buffer without an owner.
+  /// Returns a read-only buffer without an owner.
   static Buffer borrow(const void* data, std::size_t size) {
-    return {nullptr, static_cast<std::byte*>(const_cast<void*>(data)), size};
+    return {nullptr, static_cast<std::byte*>(const_cast<void*>(data)), size, nullptr, true};
   }
 };
 
 using Shape = std::vector<std::uint64_t>;
+
+template <class T>
+class ArrayElements;
 
 class Array {
  public:
@@ -102,11 +130,20 @@ class Array {
     const std::size_t size = owner->size() * sizeof(T);
     return {dtype_of<T>(), std::move(shape), Buffer{std::move(owner), data, size}};
   }
-  /// Borrows the memory, which must stay unchanged until the send that uses it has returned.
+  /// Borrows the memory, which must stay unchanged until the send that uses it has returned. The array never writes to
+  /// it: mutable_elements() makes a copy first.
   template <class T>
   static Array view(std::span<const T> numbers, Shape shape = {}) {
     if (shape.empty()) shape = {numbers.size()};
     return {dtype_of<T>(), std::move(shape), Buffer::borrow(numbers.data(), numbers.size_bytes())};
+  }
+  /// Borrows memory that mutable_elements() may write to, for all copies of the array. The memory must outlive them.
+  template <class T>
+    requires(!std::is_const_v<T>)
+  static Array mutable_view(std::span<T> numbers, Shape shape = {}) {
+    if (shape.empty()) shape = {numbers.size()};
+    return {dtype_of<T>(), std::move(shape),
+            Buffer{nullptr, reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()}};
   }
   template <class T>
   static Array zeros(Shape shape) {
@@ -116,17 +153,40 @@ class Array {
 
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] Form form() const { return form_; }
-  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] const Shape& shape() const& MINIRAY_LIFETIMEBOUND { return shape_; }
+  [[nodiscard]] Shape shape() && { return std::move(shape_); }
   [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
-  [[nodiscard]] const Buffer& buffer() const { return buffer_; }
+  [[nodiscard]] const Buffer& buffer() const& MINIRAY_LIFETIMEBOUND { return buffer_; }
+  [[nodiscard]] Buffer buffer() && { return std::move(buffer_); }
 
-  /// Returns the elements in C order, without copying them. Throws ValueError if they are not of type T, and UsageError
-  /// if T is not const and the array was made by make_array() and has been sent.
+  /// Returns the elements in C order, without copying them. They are valid for as long as this array, or a copy of it,
+  /// lives and is not written to. Throws ValueError if they are not of type T; a const T is the same as T.
   template <class T>
-  [[nodiscard]] std::span<T> elements() const {
+  [[nodiscard]] std::span<const T> elements() const& MINIRAY_LIFETIMEBOUND {
     require_dtype(dtype_of<std::remove_const_t<T>>());
-    if constexpr (!std::is_const_v<T>) require_writable();
+    return {reinterpret_cast<const T*>(buffer_.data), size()};
+  }
+  /// Returns the elements of an array that is about to be destroyed. The result keeps their memory alive.
+  template <class T>
+  [[nodiscard]] ArrayElements<std::remove_const_t<T>> elements() && {
+    return ArrayElements<std::remove_const_t<T>>(std::move(*this));
+  }
+  /// Returns the elements for writing. If the array shares its memory with another one, or borrows it from view(), it
+  /// gets a copy of its own first. So no other Array ever sees the change, except through mutable_view(). Throws as
+  /// elements() does.
+  template <class T>
+      [[nodiscard]] std::span<T> mutable_elements() & MINIRAY_LIFETIMEBOUND {
+    require_dtype(dtype_of<T>());
+    require_writable();
+    make_writable();
     return {reinterpret_cast<T*>(buffer_.data), size()};
+  }
+
+  /// Returns the bytes of the elements for writing, as mutable_elements() does.
+  [[nodiscard]] std::span<std::byte> mutable_bytes() & MINIRAY_LIFETIMEBOUND {
+    require_writable();
+    make_writable();
+    return buffer_.bytes();
   }
 
   /// Returns the product of the dimensions. Throws UsageError if it does not fit into 64 bits.
@@ -140,6 +200,7 @@ class Array {
     if (buffer_.passed != nullptr) require_not_sent();
   }
   void require_not_sent() const;
+  void make_writable();
 
   DType dtype_ = DType::float64;
   Form form_ = Form::array;
@@ -149,12 +210,46 @@ class Array {
 
 /// Returns an array of uninitialised elements, in memory that is sent to processes of this machine without a copy, and
 /// to other machines as any array is. Sending such an array freezes it: the sender may read it and send it again, but
-/// elements<T>() then throws UsageError unless T is const. A span from before the send must not be written through
+/// mutable_elements() then throws UsageError. A span from before the send must not be written through
 /// either, because receivers would see that. The memory is used again when no process uses it any more.
 [[nodiscard]] Array make_array(DType dtype, Shape shape);
 template <class T>
 [[nodiscard]] Array make_array(Shape shape) {
   return make_array(dtype_of<T>(), std::move(shape));
 }
+
+/// The elements of an array that had no name, as in `auto numbers = worker.recv()["a"].array<double>();`. It shares the
+/// array's memory, so it stays valid. It converts to a std::span, but only once it has a name itself.
+template <class T>
+class ArrayElements {
+ public:
+  // Two reversals make an iterator that is not contiguous. A contiguous one would let std::span take a temporary.
+  using iterator = std::reverse_iterator<std::reverse_iterator<const T*>>;
+  using value_type = T;
+
+  /// Throws ValueError if the array's elements are not of type T.
+  explicit ArrayElements(Array array) : array_(std::move(array)), elements_(array_.elements<T>()) {}
+
+  [[nodiscard]] std::size_t size() const { return elements_.size(); }
+  [[nodiscard]] bool empty() const { return elements_.empty(); }
+  [[nodiscard]] T operator[](std::size_t index) const { return elements_[index]; }
+  [[nodiscard]] T front() const { return elements_.front(); }
+  [[nodiscard]] T back() const { return elements_.back(); }
+  [[nodiscard]] const T* data() const& MINIRAY_LIFETIMEBOUND { return elements_.data(); }
+  const T* data() && = delete;
+  [[nodiscard]] iterator begin() const MINIRAY_LIFETIMEBOUND { return at(elements_.data()); }
+  [[nodiscard]] iterator end() const MINIRAY_LIFETIMEBOUND { return at(elements_.data() + elements_.size()); }
+  [[nodiscard]] std::span<const T> span() const& MINIRAY_LIFETIMEBOUND { return elements_; }
+  std::span<const T> span() && = delete;
+  operator std::span<const T>() const& MINIRAY_LIFETIMEBOUND { return elements_; }
+  /// Deleted, because the span would refer to memory that is gone: give the message or the elements a name first.
+  operator std::span<const T>() && = delete;
+
+ private:
+  static iterator at(const T* place) { return iterator(std::reverse_iterator<const T*>(place)); }
+
+  Array array_;
+  std::span<const T> elements_;
+};
 
 }  // namespace miniray

@@ -6,6 +6,7 @@
 // message_bytes_max: the channel is then closed.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "miniray/convert.hpp"
 #include "miniray/export.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/message.hpp"
@@ -48,6 +50,27 @@ struct ReceiveOptions {
 };
 
 class PassedDescriptor;  // for the library's own files: src/wire/passed.hpp
+namespace detail {
+
+template <class T>
+concept NeitherValueNorMessage =
+    !std::is_convertible_v<const T&, Value> && !std::is_convertible_v<T, Value> && !std::same_as<T, Message>;
+/// Makes the error of a send() that cannot compile readable.
+template <class T>
+void refuse_to_send() {
+  static_assert(std::is_convertible_v<const T&, Value>,
+                "miniray cannot send this type: describe the class with fields() (miniray/fields.hpp), or specialise "
+                "miniray::Convert for it, with to()");
+}
+template <class T>
+[[nodiscard]] T received_as(Value&& message) {
+  static_assert(
+      !refers_to_value<T>,
+      "a received object owns its content: ask for std::string or std::vector, or keep the message in a Value");
+  return convert<T>(std::move(message));
+}
+
+}  // namespace detail
 
 class Channel {
  public:
@@ -71,8 +94,14 @@ class Channel {
   /// value. While send() waits for room it reads what arrives, so two ends that both send never block each other.
   /// Throws EndOfStream if the peer is gone, InboxFull if the inbox has no room for what arrives, MessageTooLarge if
   /// the message exceeds message_bytes_max, and Unsendable if no message can hold the value.
-  void send(const Value& value) { send(encode(value, codec())); }
-  void send(const Message& message);
+  /// An object that Convert knows (convert.hpp) is sent as what it converts to: send(Point{1, 2}). send({}) sends null.
+  void send(const Value& value) { send_message(encode(value, codec())); }
+  void send(const std::same_as<Message> auto& message) { send_message(message); }  // a template, so send({}) is a Value
+  template <class T>
+    requires detail::NeitherValueNorMessage<T>
+  void send(const T&) {
+    detail::refuse_to_send<T>();
+  }
   /// Sends a message without waiting: the channel copies and keeps the part that the kernel does not take now. Returns
   /// true if nothing is left for flush_some().
   bool send_some(const Message& message);
@@ -82,6 +111,11 @@ class Channel {
   /// Waits for the next message and returns it. Throws EndOfStream when the peer has closed and every message was
   /// received; TimeoutError and MessageTooLarge as ReceiveOptions say.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
+  /// The same, converted to T. Throws Mismatch if the message is something else; the message is gone then.
+  template <class T>
+  [[nodiscard]] T recv(const ReceiveOptions& options = {}) {
+    return detail::received_as<T>(recv(options));
+  }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   /// Returns the next message without waiting, or nothing if no whole message has arrived. Throws as receive() does.
   [[nodiscard]] std::optional<Message> try_receive(std::optional<std::uint64_t> max_size = {},
@@ -145,6 +179,8 @@ class Channel {
 
  private:
   friend class WaitSet;
+  void send_message(const Message& message);
+
   Owned<State> state_;
 };
 

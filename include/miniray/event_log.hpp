@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <deque>
-#include <fstream>
+#include <iosfwd>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ class EventLog {
   explicit EventLog(std::size_t events_max = limits::events_max);
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
+  ~EventLog();
 
   /// Adds an event and sets its time. If the file cannot be written, that is reported once on standard error; it is not
   /// thrown.
@@ -60,7 +62,7 @@ class EventLog {
   std::size_t forgotten_ = 0;
   double last_s_ = 0;
   std::string path_;
-  std::ofstream file_;
+  std::unique_ptr<std::ofstream> file_;  // null until write_to() is called
 };
 
 }  // namespace miniray

@@ -18,9 +18,19 @@ class Handle {
 
   /// Sends a value to the coordinator, as Channel::send does.
   void send(const Value& value) { channel_.send(value); }
+  template <class T>
+    requires detail::NeitherValueNorMessage<T>
+  void send(const T&) {
+    detail::refuse_to_send<T>();
+  }
   /// Waits for the next message and returns it. Answers the calls that arrive before that message. Throws EndOfStream
   /// when the coordinator has closed; a work function that does not catch it ends in good order.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
+  /// The same, converted to T, as Channel::recv<T>() does.
+  template <class T>
+  [[nodiscard]] T recv(const ReceiveOptions& options = {}) {
+    return detail::received_as<T>(recv(options));
+  }
   [[nodiscard]] int fileno() const { return channel_.fileno(); }
   /// Returns an array in memory that send() passes on without a copy, as Channel::make_array does.
   template <class T>
@@ -30,9 +40,7 @@ class Handle {
 
   // One rung lower: encoded messages, and calls that do not wait. A call without a comment does what the call of the
   // same name in Channel does.
-  void send(const std::same_as<Message> auto& message) {
-    channel_.send(message);
-  }  // a template, so send({}) is a Value
+  void send(const std::same_as<Message> auto& message) { channel_.send(message); }
   bool send_some(const Message& message) { return channel_.send_some(message); }
   bool flush_some() { return channel_.flush_some(); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});

@@ -2,11 +2,11 @@
 // except doctor.hpp (a check before training) and std_future.hpp, which needs <future>. Read them in this order:
 //
 // 1. Start a worker, talk to it, stop it:   worker.hpp, handle.hpp
-// 2. What a message may hold:               value.hpp, array.hpp
+// 2. What a message may hold:               value.hpp, array.hpp, convert.hpp, fields.hpp
 // 3. The exceptions that calls throw:       error.hpp
 // 4. Workers on other machines:             remote_worker.hpp, worker_server.hpp, cluster.hpp, launch.hpp
 // 5. Workers that combine their arrays:     group.hpp; on several machines training_group.hpp, nccl.hpp, hardware.hpp
-// 6. Calling functions of a worker:         calls.hpp, typed_function.hpp, registry.hpp, convert.hpp
+// 6. Calling functions of a worker:         calls.hpp, typed_function.hpp, registry.hpp
 // 7. Sharing out tasks among workers:       pool.hpp, task_options.hpp
 //    and what can be done with futures:     future.hpp, continuation.hpp, coroutine.hpp, std_future.hpp
 // 8. Restarting workers that died:          supervised_worker.hpp, group_run.hpp, restart_policy.hpp, event_log.hpp
@@ -22,6 +22,7 @@
 #include "miniray/coroutine.hpp"
 #include "miniray/error.hpp"
 #include "miniray/event_log.hpp"
+#include "miniray/fields.hpp"
 #include "miniray/future.hpp"
 #include "miniray/group.hpp"
 #include "miniray/group_run.hpp"

@@ -108,7 +108,11 @@ class SupervisedWorker {
 
   void send(const Value& value) { worker_.send(value); }
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return worker_.recv(options); }
-  void send(const Message& message) { worker_.send(message); }
+  template <class T>
+  [[nodiscard]] T recv(const ReceiveOptions& options = {}) {
+    return worker_.recv<T>(options);
+  }
+  void send(const std::same_as<Message> auto& message) { worker_.send(message); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {}) { return worker_.receive(options); }
 
   /// Returns the worker, which is supervised wherever it is used. It stays the same object when its process is

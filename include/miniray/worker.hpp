@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <concepts>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -108,12 +109,21 @@ class Worker {
   // WorkerError if the work function threw, WorkerDied if the process died, and EndOfStream if the work function
   // returned. One thread at a time may use a worker.
   void send(const Value& value);
+  template <class T>
+    requires detail::NeitherValueNorMessage<T>
+  void send(const T&) {
+    detail::refuse_to_send<T>();
+  }
   [[nodiscard]] Value recv(const ReceiveOptions& options = {});
+  template <class T>
+  [[nodiscard]] T recv(const ReceiveOptions& options = {}) {
+    return detail::received_as<T>(recv(options));
+  }
   template <class T>
   [[nodiscard]] Array make_array(Shape shape) {
     return channel().make_array<T>(std::move(shape));
   }
-  void send(const Message& message);
+  void send(const std::same_as<Message> auto& message) { send_message(message); }
   [[nodiscard]] Message receive(const ReceiveOptions& options = {});
   bool send_some(const Message& message);
   bool flush_some();
@@ -172,6 +182,7 @@ class Worker {
   explicit Worker(std::unique_ptr<State> state);
 
  private:
+  void send_message(const Message& message);
   friend class Closer;
   friend class Unsupervised;
   enum class Patience : std::uint8_t { wait, none };

@@ -65,7 +65,7 @@ Array Channel::make_array(DType dtype, Shape shape) const {
   return {dtype, std::move(shape), Buffer::allocate(bytes)};
 }
 
-void Channel::send(const Message& message) { state_->send(message, State::Patience::wait); }
+void Channel::send_message(const Message& message) { state_->send(message, State::Patience::wait); }
 bool Channel::send_some(const Message& message) { return state_->send(message, State::Patience::none); }
 bool Channel::flush_some() { return state_->flush(State::Patience::none); }
 

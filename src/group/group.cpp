@@ -156,7 +156,7 @@ void Group::barrier() {
   state_->segment.sync();
 }
 
-void Group::all_reduce(Array& array, ReduceOp op) { all_reduce_bytes(array.buffer().bytes(), array.dtype(), op); }
+void Group::all_reduce(Array& array, ReduceOp op) { all_reduce_bytes(array.mutable_bytes(), array.dtype(), op); }
 
 void Group::all_reduce_bytes(std::span<std::byte> elements, DType dtype, ReduceOp op) {
   require_reducible(dtype, op);

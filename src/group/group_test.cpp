@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <complex>
 #include <cstring>
 #include <numeric>
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "base/log.hpp"
@@ -33,6 +34,7 @@ std::string Event::json() const {
 EventLog::EventLog(std::size_t events_max) : events_max_(events_max) {
   if (events_max == 0) throw UsageError("events_max is 0, but a log holds at least one event; give a larger number");
 }
+EventLog::~EventLog() = default;
 
 void EventLog::add(Event event) {
   if (event.kind.empty()) throw UsageError("the kind of an event is empty; give it a word, such as worker_died");
@@ -70,8 +72,8 @@ std::size_t EventLog::forgotten() const {
 
 void EventLog::write_to(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  std::ofstream file(path, std::ios::app);
-  if (!file) throw UsageError("cannot write events to " + path + ": " + std::strerror(errno));
+  auto file = std::make_unique<std::ofstream>(path, std::ios::app);
+  if (!*file) throw UsageError("cannot write events to " + path + ": " + std::strerror(errno));
   file_ = std::move(file);
   path_ = path;
   for (const Event& event : events_) write(event);
@@ -79,10 +81,10 @@ void EventLog::write_to(const std::string& path) {
 
 // Writes and flushes each line at once, so that a program that follows the file sees whole lines without delay.
 void EventLog::write(const Event& event) {
-  if (!file_.is_open()) return;
-  file_ << event.json() + "\n" << std::flush;
-  if (file_) return;
-  file_.close();
+  if (file_ == nullptr) return;
+  *file_ << event.json() + "\n" << std::flush;
+  if (*file_) return;
+  file_.reset();
   log(LogLevel::error, "no more events are written to " + path_ + ": " + std::strerror(errno));
 }
 

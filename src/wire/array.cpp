@@ -1,6 +1,7 @@
 #include "miniray/array.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -92,8 +93,8 @@ void Array::require_dtype(DType wanted) const {
 void Array::require_not_sent() const {
   if (buffer_.passed->kind() == Passed::Kind::memory && static_cast<InPlaceMemory*>(buffer_.passed)->frozen())
     throw UsageError(
-        "cannot write to an array of make_array() that was sent: the receiver uses the same memory. Read it through "
-        "elements<const T>(), or make another array for the next message");
+        "cannot write to an array of make_array() that was sent: the receiver uses the same memory. Read it with "
+        "elements(), or make another array for the next message");
 }
 
 Array make_array(DType dtype, Shape shape) {
@@ -101,6 +102,16 @@ Array make_array(DType dtype, Shape shape) {
   if (__builtin_mul_overflow(Array::element_count(shape), item_bytes(dtype), &bytes))
     throw UsageError("the array's shape has more bytes than 64 bits can count; give a smaller shape");
   return {dtype, std::move(shape), InPlaceMemory::allocate(bytes)};
+}
+
+// Another thread may have dropped its copy of the array just now. The fence orders its reads before our writes.
+void Array::make_writable() {
+  const long users = buffer_.owner.use_count();
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!buffer_.read_only && users <= 1) return;
+  Buffer copy = Buffer::allocate(buffer_.size);
+  if (buffer_.size > 0) std::memcpy(copy.data, buffer_.data, buffer_.size);
+  buffer_ = std::move(copy);
 }
 
 bool operator==(const Array& a, const Array& b) {

@@ -8,7 +8,7 @@ namespace {
 // A long list of numbers travels as an array of Form::list, and becomes a list again here.
 template <class T>
 List unpacked(const Array& array) {
-  const std::span<T> elements = array.elements<T>();
+  const std::span<const T> elements = array.elements<T>();
   return {elements.begin(), elements.end()};
 }
 

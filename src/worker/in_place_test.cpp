@@ -23,7 +23,8 @@ constexpr std::size_t many = 1'000'000;
 
 Array counted(std::size_t count = many) {
   Array array = make_array<float>({count});
-  std::iota(array.elements<float>().begin(), array.elements<float>().end(), 0.0F);
+  const std::span<float> numbers = array.mutable_elements<float>();
+  std::iota(numbers.begin(), numbers.end(), 0.0F);
   return array;
 }
 
@@ -59,7 +60,7 @@ TEST_CASE("an array that was made in place is not copied, and cannot be written 
   const Value received = there.recv();
   CHECK(lies_in_place(received.array()));
   CHECK(received.array() == array);
-  CHECK_THROWS_WITH_AS((void)array.elements<float>(), doctest::Contains("that was sent"), UsageError);
+  CHECK_THROWS_WITH_AS((void)array.mutable_elements<float>(), doctest::Contains("that was sent"), UsageError);
   CHECK(array.elements<const float>()[7] == 7.0F);
 }
 
@@ -68,9 +69,11 @@ TEST_CASE("what a receiver writes is seen by nobody else") {
   const Array array = counted();
   here.send({{"a", array}});
   here.send({{"a", array}});
-  const Value first = there.recv(), second = there.recv();
-  Array written = first["a"].array();
-  for (float& number : written.elements<float>()) number = -1.0F;
+  Value first = there.recv();
+  const Value second = there.recv();
+  Array& written = first["a"].array();
+  for (float& number : written.mutable_elements<float>()) number = -1.0F;
+  CHECK(lies_in_place(written));
   CHECK(second["a"].array() == array);
   CHECK(array.elements<const float>()[many - 1] == static_cast<float>(many - 1));
   CHECK(written.elements<float>()[many - 1] == -1.0F);
@@ -89,14 +92,14 @@ TEST_CASE("memory of in-place arrays is used again, but not while a receiver has
   {
     Array other = make_array<float>({many});
     CHECK(other.buffer().data != first);
-    for (float& number : other.elements<float>()) number = -1.0F;
+    for (float& number : other.mutable_elements<float>()) number = -1.0F;
     CHECK(received.array().elements<const float>()[9] == 9.0F);
   }
   received = {};
   const Array one = make_array<float>({many}), two = make_array<float>({many});
   CHECK((one.buffer().data == first || two.buffer().data == first));
   Array again = one.buffer().data == first ? one : two;
-  again.elements<float>()[0] = 1.0F;  // it is not frozen any more
+  again.mutable_elements<float>()[0] = 1.0F;  // it is not frozen any more
 }
 
 TEST_CASE("a received array is sent on without a copy, unless it was written to") {
@@ -105,21 +108,21 @@ TEST_CASE("a received array is sent on without a copy, unless it was written to"
   Value third;
   {
     a_here.send(counted());
-    const Value second = a_there.recv();
+    Value second = a_there.recv();
     CHECK(std::accumulate(second.array<const float>().begin(), second.array<const float>().end(), 0.0) > 0);
     b_here.send(second);
     third = b_there.recv();
     CHECK(lies_in_place(third.array()));
-    Array changed = second.array();
-    changed.elements<float>()[1] = -1.0F;
-    b_here.send(changed);
+    second.mutable_array<float>()[1] = -1.0F;
+    CHECK(lies_in_place(second.array()));  // it was written to in place
+    b_here.send(second);
     const Value fourth = b_there.recv();
     CHECK(!lies_in_place(fourth.array()));
     CHECK(fourth.array<const float>()[1] == -1.0F);
     CHECK(fourth.array<const float>()[many - 1] == static_cast<float>(many - 1));
   }
   Array next = counted();  // must not reuse the memory, which `third` still has
-  for (float& number : next.elements<float>()) number = -2.0F;
+  for (float& number : next.mutable_elements<float>()) number = -2.0F;
   CHECK(third.array<const float>()[1] == 1.0F);
 }
 
@@ -130,7 +133,7 @@ TEST_CASE("a fork sees a copy of an array that was made in place, and the parent
   const Value received = there.recv();
   const ChildEnd end = end_of_child([&] {
     if (array.elements<float>()[5] != 5.0F) return 1;
-    array.elements<float>()[5] = -5.0F;
+    array.mutable_elements<float>()[5] = -5.0F;
     auto [mine, yours] = Channel::pair();
     mine.send({{"made", array}, {"received", received}});
     const Value copies = yours.recv();
@@ -163,7 +166,7 @@ TEST_CASE("small arrays and arrays for TCP are ordinary, and stay writable") {
   Array array = counted(100'000);
   here.send(array);
   CHECK(there.recv() == Value(array));
-  array.elements<float>()[0] = 1.0F;
+  array.mutable_elements<float>()[0] = 1.0F;
 }
 
 TEST_CASE("a send that fails leaves the array writable") {
@@ -171,7 +174,7 @@ TEST_CASE("a send that fails leaves the array writable") {
   there.close();
   Array array = counted();
   CHECK_THROWS_AS(here.send(array), EndOfStream);
-  array.elements<float>()[0] = 1.0F;
+  array.mutable_elements<float>()[0] = 1.0F;
 }
 
 TEST_CASE("memory that cannot be used is refused") {
@@ -203,13 +206,14 @@ TEST_CASE("workers pass in-place arrays in both directions") {
       Array answer = handle.make_array<float>({many});
       const Value question = handle.recv();
       const auto numbers = question.array<const float>();
-      std::transform(numbers.begin(), numbers.end(), answer.elements<float>().begin(), [](float x) { return 2 * x; });
+      std::transform(numbers.begin(), numbers.end(), answer.mutable_elements<float>().begin(),
+                     [](float x) { return 2 * x; });
       handle.send(answer);
     }
   });
   for (int i = 0; i < 3; ++i) {
     Array array = worker.make_array<float>({many});
-    for (float& number : array.elements<float>()) number = static_cast<float>(i);
+    for (float& number : array.mutable_elements<float>()) number = static_cast<float>(i);
     worker.send(array);
     const Value answer = worker.recv();
     CHECK(lies_in_place(answer.array()));

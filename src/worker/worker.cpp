@@ -332,7 +332,7 @@ void Worker::close_in_destructor() noexcept {
 }
 
 void Worker::send(const Value& value) { send(encode(value, channel().codec())); }
-void Worker::send(const Message& message) {
+void Worker::send_message(const Message& message) {
   with_recovery(Patience::wait, [&](State& state) {
     state.require_running_work();
     state.talk([&](Channel& channel) { channel.send(message); });

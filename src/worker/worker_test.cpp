@@ -249,16 +249,18 @@ TEST_CASE("a fork copies received arrays: parent and child do not see each other
     handle.send(Array::of(std::vector<double>(100'000, 1.0)));
     (void)handle.recv();
   });
-  const Value received = source.recv();
+  Value received = source.recv();
   Worker writer([&](Handle& handle) {
-    received.array<double>()[0] = 7;
+    received.mutable_array<double>()[0] = 7;
     handle.send("written");
     (void)handle.recv();
     handle.send(received.array<double>()[1]);
   });
   CHECK(writer.recv() == Value("written"));
   CHECK(received.array<double>()[0] == 1);
-  received.array<double>()[1] = 8;
+  const double* const place = received.array<double>().data();
+  received.mutable_array<double>()[1] = 8;
+  CHECK(received.array<double>().data() == place);  // a received array is written to in place, without a copy
   writer.send("look");
   CHECK(writer.recv() == Value(1.0));
 }
