@@ -65,8 +65,8 @@ def main() -> None:
         "# An image filter on all cores",
         "",
         f"A bilateral filter over {width} by {height} pixels ([image_filter.hpp](../../examples/image_filter.hpp)), on "
-        f"{machine()}. The programs take turns; a figure is the median of {rounds} rounds of five runs. Threads share the "
-        "image; processes are sent their rows and send the result back, and that is part of the time.",
+        f"{machine()}. The programs take turns; a figure is the median of {rounds} rounds of five runs. Threads share "
+        "the image; processes are sent their rows and send the result back, and that is part of the time.",
         "",
         "| | time | times as fast as one thread |",
         "|---|---:|---:|",

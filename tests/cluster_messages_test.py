@@ -190,6 +190,6 @@ def test_a_host_that_forbids_tunnels(testbed: Testbed, tmp_path: Path) -> None:
         text = hosts.fail(script("", [("mr-strict", 2)], ", tunnel=True"))
         hosts.assert_nothing_is_left()
     assert text.splitlines()[2:] == [
-        "mr-strict: cannot agree on a key with mr-strict: the server closed the connection. Its sshd probably does not forward "
-        "Unix-domain sockets: set AllowStreamLocalForwarding yes in its sshd_config, or do not use tunnel"
+        "mr-strict: cannot agree on a key with mr-strict: the server closed the connection. Its sshd probably does not "
+        "forward Unix-domain sockets: set AllowStreamLocalForwarding yes in its sshd_config, or do not use tunnel"
     ]
