@@ -162,13 +162,20 @@ TEST_CASE("several threads wait for one continuation, which runs once") {
 }
 
 TEST_CASE("a thread that waits for a continuation which another thread runs does not run it too") {
+  const TestFolder folder;
   Pool pool(1);
   std::atomic<int> called = 0;
   std::atomic<bool> may_end = false;
-  const auto after = pool.submit(tasks_square, 3).then([&](double x) {
+  const auto nine = [](const std::string& file) {
+    wait_for_file(file);
+    return 9.0;
+  };
+  // The task is not done before then() has returned, which would otherwise call the continuation itself.
+  const auto after = pool.submit(nine, folder.file("go")).then([&](double x) {
     if (++called == 1) wait_until("the other thread", [&] { return may_end.load(); });
     return x;
   });
+  folder.touch("go");
   std::thread runs([&] { (void)after.get(); });
   wait_until("the continuation", [&] { return called == 1; });
   CHECK_FALSE(after.wait(10ms));
