@@ -7,6 +7,8 @@
 namespace miniray {
 namespace {
 
+constexpr std::int64_t nanoseconds_per_second = 1'000'000'000;
+
 std::string what_is_there(const Value& found) {
   if (found.is_null()) return "is null";
   return std::string("is ") + name_of(found.kind()) + ": " + found.text();
@@ -109,14 +111,20 @@ long double ticks_from_duration(const Value& value, std::intmax_t num, std::intm
                                                                    : static_cast<long double>(value.real());
   return seconds * static_cast<long double>(den) / static_cast<long double>(num);
 }
+// Integers, because a product of nanoseconds and units need not fit into the mantissa. Earlier ticks win, as in
+// floor().
 long double ticks_from_time(const Value& value, std::intmax_t num, std::intmax_t den) {
   if (value.kind() == Value::Kind::real) return std::floor(ticks_from_duration(value, num, den));
-  const auto nanoseconds =
-      static_cast<long double>(require_kind(value, Value::Kind::integer, "time in nanoseconds").integer());
-  return std::floor(nanoseconds * static_cast<long double>(den) / 1e9L / static_cast<long double>(num));
+  const std::int64_t nanoseconds = require_kind(value, Value::Kind::integer, "time in nanoseconds").integer();
+  std::int64_t scale = 0;
+  if (__builtin_mul_overflow(num, nanoseconds_per_second, &scale)) throw_cannot_hold("time in nanoseconds", value);
+  if (scale < den)  // ticks shorter than a nanosecond
+    return static_cast<long double>(nanoseconds) * static_cast<long double>(den / scale);
+  const std::int64_t tick = scale / den;
+  const std::int64_t whole = nanoseconds / tick;
+  return static_cast<long double>(nanoseconds % tick < 0 ? whole - 1 : whole);
 }
 Value time_value(std::int64_t ticks, std::intmax_t num, std::intmax_t den) {
-  constexpr std::int64_t nanoseconds_per_second = 1'000'000'000;
   std::int64_t scale = 0;
   std::int64_t nanoseconds = 0;
   if (__builtin_mul_overflow(num, nanoseconds_per_second, &scale) ||
