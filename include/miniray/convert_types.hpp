@@ -88,7 +88,7 @@ consteval Category category_of() {
   else if constexpr (std::floating_point<T>)
     return Category::real;
   else if constexpr (!std::is_class_v<T> || requires(const T& object) { object.operator Value(); })
-    return Category::unknown;
+    return Category::unknown;  // NOLINT(bugprone-branch-clone): the order of the branches matters
   else if constexpr (DescribedClass<T>)
     return Category::members;
   else if constexpr (Duration<T>)

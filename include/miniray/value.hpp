@@ -75,7 +75,7 @@ class Value {
   Value(bool boolean) noexcept : kind_(Kind::boolean) { data_.boolean = boolean; }
   template <std::signed_integral T>
   Value(T integer) noexcept : kind_(Kind::integer) {
-    data_.integer = integer;
+    data_.integer = integer;  // NOLINT(bugprone-signed-char-misuse): a number, not a character
   }
   /// An unsigned number that fits into int64 is stored as int64, so that equal numbers are equal values.
   template <std::unsigned_integral T>

@@ -19,7 +19,8 @@ std::vector<std::size_t> wait_for_calls(std::span<const std::shared_ptr<Pending>
 /// The C++ side of a call.
 class PendingCall : public PendingResult, public CallSettler {
  public:
-  PendingCall(std::shared_ptr<CallDesk> calling_desk, std::string function_name, std::optional<std::size_t> item_count)
+  PendingCall(std::shared_ptr<CallDesk> calling_desk, const std::string& function_name,
+              std::optional<std::size_t> item_count)
       : PendingResult(std::string(detail::spoken_name(function_name))),
         desk(std::move(calling_desk)),
         items(item_count) {}

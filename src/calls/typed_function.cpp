@@ -55,7 +55,7 @@ std::string build_id_in(const char* notes, std::size_t size) {
     const std::size_t name = padded(head.n_namesz), all = sizeof(head) + name + padded(head.n_descsz);
     if (all > size) break;
     if (head.n_type == NT_GNU_BUILD_ID &&
-        std::string_view(notes + sizeof(head), head.n_namesz) == std::string_view("GNU", 4))
+        std::string_view(notes + sizeof(head), head.n_namesz) == std::string_view("GNU\0", 4))
       return {notes + sizeof(head) + name, head.n_descsz};
     notes += all;
     size -= all;

@@ -14,9 +14,10 @@ std::string what_is_there(const Value& found) {
   return std::string("is ") + name_of(found.kind()) + ": " + found.text();
 }
 
+// Its callers have a value that outlives the call.
 const Value& require_kind(const Value& value, Value::Kind kind, const char* wanted) {
   if (value.kind() != kind) throw Mismatch(wanted, value);
-  return value;
+  return value;  // NOLINT(bugprone-return-const-ref-from-parameter)
 }
 
 }  // namespace
@@ -118,8 +119,10 @@ long double ticks_from_time(const Value& value, std::intmax_t num, std::intmax_t
   const std::int64_t nanoseconds = require_kind(value, Value::Kind::integer, "time in nanoseconds").integer();
   std::int64_t scale = 0;
   if (__builtin_mul_overflow(num, nanoseconds_per_second, &scale)) throw_cannot_hold("time in nanoseconds", value);
-  if (scale < den)  // ticks shorter than a nanosecond
-    return static_cast<long double>(nanoseconds) * static_cast<long double>(den / scale);
+  if (scale < den) {  // ticks shorter than a nanosecond
+    const std::int64_t ticks = den / scale;
+    return static_cast<long double>(nanoseconds) * static_cast<long double>(ticks);
+  }
   const std::int64_t tick = scale / den;
   const std::int64_t whole = nanoseconds / tick;
   return static_cast<long double>(nanoseconds % tick < 0 ? whole - 1 : whole);
