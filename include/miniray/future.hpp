@@ -154,7 +154,8 @@ template <class Result>
 }
 /// The same for each of several values.
 template <class Result>
-[[nodiscard]] std::vector<Result> results_as(const std::string& function, List values) {
+[[nodiscard]] std::vector<Result> results_as(const std::string& function,
+                                             List values) {  // NOLINT(performance-unnecessary-value-param): returned
   if constexpr (std::is_same_v<Result, Value>) {
     return values;
   } else {

@@ -31,8 +31,8 @@ Registry& registry() {
   return *instance;
 }
 
-// Made before there are threads. Otherwise ThreadSanitizer, in a program whose MiniRay it has not instrumented, does not
-// see the lock with which the first thread makes it, and reports a race with the next one.
+// Made before there are threads. Otherwise ThreadSanitizer, in a program whose MiniRay it has not instrumented, does
+// not see the lock with which the first thread makes it, and reports a race with the next one.
 [[maybe_unused]] const Registry& made_before_threads = registry();
 
 thread_local std::span<const int> kept_across_fork;

@@ -191,10 +191,11 @@ TEST_CASE("objects live in the worker until they are forgotten") {
   CHECK(message_of_error([&] { caller.call("counter"); }).starts_with("the object counter has no method"));
   caller.forget("counter");
   CHECK(message_of_error([&] { caller.forget("counter"); }) == "there is no object \"counter\" here; there are: none");
-  CHECK(message_of_error([&] { caller.call("counter.value"); }) ==
-        "there is no function \"counter.value\" here, and no object \"counter\"; registered: die, echo, half, "
-        "not_text, raise, raise_odd, sleep_ms, square, Counter; objects: none. A worker has what was registered when it "
-        "started: call registry().add before that");
+  CHECK(
+      message_of_error([&] { caller.call("counter.value"); }) ==
+      "there is no function \"counter.value\" here, and no object \"counter\"; registered: die, echo, half, "
+      "not_text, raise, raise_odd, sleep_ms, square, Counter; objects: none. A worker has what was registered when it "
+      "started: call registry().add before that");
 }
 
 TEST_CASE("many calls are under way at once, and their order does not matter") {
