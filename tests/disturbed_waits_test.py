@@ -102,8 +102,13 @@ def test_a_close_wakes_who_awaits() -> None:
     asyncio.run(converse())
 
 
-def test_wait_any_by_two_threads_is_refused_not_lost() -> None:
-    workers = [Worker(echo) for _ in range(4)]
+def test_wait_any_by_two_threads_is_refused_not_lost(tmp_path: Path) -> None:
+    def send_when_told(handle: Any) -> None:
+        until((tmp_path / "go").exists)
+        handle.send(1)
+        handle.recv()
+
+    workers = [Worker(send_when_told), *(Worker(echo) for _ in range(3))]
     refused: list[str] = []
 
     def wait() -> None:
@@ -116,7 +121,7 @@ def test_wait_any_by_two_threads_is_refused_not_lost() -> None:
     for thread in threads:
         thread.start()
         until(lambda waiting=thread: is_blocked(waiting.native_id) or not waiting.is_alive())
-    workers[0].send(1)
+    (tmp_path / "go").touch()  # a send from here would use a channel that another thread waits for
     for thread in threads:
         thread.join()
     assert len(refused) == 2

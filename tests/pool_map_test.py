@@ -175,3 +175,19 @@ def test_items_that_ask_the_pool_while_they_are_pickled(pool: Any) -> None:
 
 def test_a_chunk_may_be_larger_than_any_list(pool: Any) -> None:
     assert list(pool.map(task_functions.square, range(3), chunksize=1 << 70)) == [0, 1, 4]
+
+
+class EndsItsPickler:
+    def __reduce__(self) -> Any:
+        raise SystemExit("pickled")
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_an_item_that_ends_whoever_pickles_it_fails_alone(lazily: bool) -> None:
+    items = [*range(2000), EndsItsPickler()]  # the last ones are pickled by a thread of the pool
+    with miniray.Pool(2) as pool:
+        call = pool.imap_unordered if lazily else pool.map
+        results = call(task_functions.square, iter(items) if lazily else items, chunksize=10)
+        with pytest.raises(SystemExit, match="pickled"):
+            list(results)
+        assert list(pool.map(task_functions.square, [3])) == [9]

@@ -13,6 +13,11 @@
 // future. If the Pool or the Caller is destroyed first, the coroutine goes on in that destructor, and co_await throws
 // Cancelled, so that its variables are destroyed. Its parameters by reference must live until it has ended.
 //
+// GCC 12 destroys a braced temporary twice if it stands in the expression of a co_await. So name it first:
+//
+//   const miniray::PoolView patient = pool.with({.retries = 2});
+//   co_await patient.submit(square, x);
+//
 // The futures of calls and tasks can also be awaited in coroutines of other types.
 #pragma once
 

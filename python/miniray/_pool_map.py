@@ -144,13 +144,17 @@ class Mapping:
         self._flow.begin(chunk.number, first, len(items), tries)  # first: Ctrl-C may come right after the submission
         try:
             self._submit(items, chunk)
-        except Exception as failure:
+        except BaseException as failure:  # of an item that is pickled, SystemExit for one
             self._flow.withdraw(chunk.number)
+            if isinstance(failure, KeyboardInterrupt):
+                raise
             if len(items) > 1:  # perhaps only one of them cannot be sent
                 for index, item in enumerate(items):
                     self._send([item], first + index, tries)
                 return
-            self._arrive(first, [None], {0: self._driver.explain_items(failure, self._fn, items, first)})
+            if isinstance(failure, Exception):
+                failure = self._driver.explain_items(failure, self._fn, items, first)
+            self._arrive(first, [None], {0: failure})
             return
         if self._flow.abandoned:  # meanwhile
             self._take_back(chunk.number)

@@ -275,6 +275,7 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
   const auto arrived = [&] { return fill(system::Block::no); };
   while (inbox_.empty(asked.lane)) {
     if (reader_.holds_back()) require_front_fits(asked);
+    if (postponed_) std::rethrow_exception(std::exchange(postponed_, nullptr));
     if (ended_) fail_ended("receive");
     if (patience == Patience::none) {
       if (!arrived()) return std::nullopt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <optional>
 #include <set>
 #include <string>
@@ -38,6 +39,8 @@ class Channel::State {
   bool flush(Patience patience);
   std::optional<Message> receive(const ReceiveOptions& options, Patience patience);
   bool ready();
+  /// The next receive() that finds no message throws this error.
+  void postpone(std::exception_ptr error) { postponed_ = std::move(error); }
   bool was_dropped(std::int64_t call);
   void pump();
   void put_back(Message message);
@@ -166,13 +169,14 @@ class Channel::State {
   KeptBuffers kept_;
   std::set<std::int64_t> dropped_;  // calls that the peer has dropped
   std::int64_t looked_for_drops_ns_ = 0;
-  bool ended_ = false;      // nothing more will come from the socket
-  bool peer_gone_ = false;  // peer_is_gone() has said so, and not the socket
-  int end_error_ = 0;       // the errno with which the stream ended; 0 if in good order
-  bool sent_away_ = false;  // this end was put into a message
-  bool discards_ = false;   // received messages are dropped
-  std::string prefix_;      // of the frame that is being sent; a member, so that its memory is used again
-  std::string outbox_;      // a copy of the rest of a frame that a call could not finish
+  std::exception_ptr postponed_;  // what a wait for several channels met; the next receive() throws it
+  bool ended_ = false;            // nothing more will come from the socket
+  bool peer_gone_ = false;        // peer_is_gone() has said so, and not the socket
+  int end_error_ = 0;             // the errno with which the stream ended; 0 if in good order
+  bool sent_away_ = false;        // this end was put into a message
+  bool discards_ = false;         // received messages are dropped
+  std::string prefix_;            // of the frame that is being sent; a member, so that its memory is used again
+  std::string outbox_;            // a copy of the rest of a frame that a call could not finish
   std::size_t outbox_written_ = 0;
   std::vector<Fd> outbox_descriptors_;
   Spin spin_;

@@ -177,4 +177,22 @@ TEST_CASE("the invariants of wait sets hold when channels change sets or close")
   one.check_invariants();
 }
 
+TEST_CASE("a channel whose stream breaks is ready, and its receive() throws, while others are waited for") {
+  auto [good, good_there] = Channel::pair(checked);
+  std::array<int, 2> ends{};
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  Channel bad(ends[0], checked);
+  const std::string garbage(64, 'x');
+  REQUIRE(write(ends[1], garbage.data(), garbage.size()) == 64);
+  std::array<Channel*, 2> both{&good, &bad};
+  CHECK(wait_any(both, 20.0) == std::vector<std::size_t>{1});
+  CHECK_THROWS_AS((void)bad.recv(), ProtocolError);
+  CHECK_THROWS_AS((void)bad.recv(), EndOfStream);
+  good_there.send(1);
+  std::array<Channel*, 1> left{&good};
+  CHECK(wait_any(left, 20.0).size() == 1);
+  CHECK(good.recv() == 1);
+  ::close(ends[1]);
+}
+
 }  // namespace miniray

@@ -98,8 +98,20 @@ std::vector<Channel::State*> WaitSet::take_pending() {
 }
 
 // If the channel still has a message or unsent bytes, ready() marks it as pending again.
+// If reading fails, the channel is ready too: the error concerns this channel alone, and receive() throws it.
 void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) {
-  if (channel.wait.set == this && channel.ready()) ready.push_back(channel.wait.position);
+  if (channel.wait.set != this) return;
+  const std::size_t position = channel.wait.position;
+  try {
+    if (channel.ready()) ready.push_back(position);
+  } catch (const UsageError&) {  // another thread uses the channel
+    throw;
+  } catch (const Error&) {
+    channel.postpone(std::current_exception());
+    ready.push_back(position);
+    const std::scoped_lock lock(mutex());
+    channel_taken_ = false;  // it was this thread that dropped the channel
+  }
 }
 
 void WaitSet::check_invariants() const {
