@@ -7,6 +7,7 @@ gets a ``miniray.Array``.
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -31,18 +32,22 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
     Sending it, alone or inside a message, makes the array and the arrays that it is a view of read-only, because the
     receivers use the same memory. What a receiver writes to its array, only the receiver sees. Other views that were
     made before the send, and tensors that share the memory, must not be written to either. The memory is used again
-    when neither this process nor a receiver has the array any more. To other machines, it is sent like any array.
+    when neither this process nor a receiver has the array any more. To other machines, it is sent like any array. So
+    are arguments of a pool's tasks, of which the pool keeps a copy.
 
     Without numpy, it returns a ``miniray.Array``.
     """
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
-    if any(not isinstance(extent, int) or extent < 0 for extent in extents):
+    try:
+        extents = tuple(operator.index(extent) for extent in ((shape,) if hasattr(shape, "__index__") else shape))
+    except TypeError:
+        raise TypeError(f"the shape of an array is an int or a tuple of ints, and this shape is {shape!r}") from None
+    if any(extent < 0 for extent in extents):
         raise ValueError(f"the shape of an array has integers that are not negative, and this shape is {shape!r}")
     numpy = _library("numpy")
     text = str(dtype)
     if text.startswith("torch."):
         name = text.removeprefix("torch.")
-    elif isinstance(dtype, str) or numpy is None:
+    elif numpy is None or text == "bfloat16":
         name = text
     else:
         name = numpy.dtype(dtype).name
