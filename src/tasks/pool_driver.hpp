@@ -81,7 +81,7 @@ class PoolDriver {
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(const TaskOptions& options) const;
 
   /// Returns a number for a task that is to be submitted.
-  [[nodiscard]] std::int64_t next_number() { return driver_.next_number(); }
+  [[nodiscard]] static std::int64_t next_number() { return TaskDriver::next_number(); }
   /// Submits a task with the owner's number. If it throws, because the call cannot be sent or the pool takes no tasks,
   /// nothing was done. A task `of_map` is taken even while the pool shuts down, which finishes its maps.
   void submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
