@@ -353,7 +353,7 @@ void bind_driver(nb::module_& module) {
             return TermsHandle{self.terms({{cpus, gpus, custom, node, placed}, timeout_s, retries})};
           },
           "cpus"_a, "gpus"_a, "custom"_a, "node"_a, "strategy"_a, "timeout_s"_a.none(), "retries"_a)
-      .def("next_number", &TaskDriver::next_number)
+      .def_static("next_number", &TaskDriver::next_number)
       .def(
           "cancel",
           [](TaskDriver& self, std::int64_t number, bool even_if_it_runs) { self.cancel(number, even_if_it_runs); },

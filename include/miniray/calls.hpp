@@ -118,9 +118,11 @@ template <class Result>
 using CallFuture = FutureOf<Result, CallFutureBase>;
 
 /// Makes calls on a worker. The Worker object may be moved meanwhile. When it is destroyed, calls under way fail, and
-/// the Caller throws UsageError. A worker can have one Caller.
+/// the Caller throws UsageError. A worker can have one Caller at a time; replies to the calls of an earlier one are
+/// dropped.
 class Caller {
  public:
+  /// Throws UsageError if the worker has a Caller already. A Caller that was moved from does not count.
   explicit Caller(Worker& worker);
   Caller(Caller&&) noexcept;
   Caller& operator=(Caller&&) noexcept;

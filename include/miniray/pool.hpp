@@ -10,7 +10,7 @@
 //
 // There is no thread behind a pool: tasks are sent and results received while a thread of the program is in a call of
 // the pool or of one of its futures. A worker that has tasks works on in any case. Any thread may use a pool, its views
-// and its futures.
+// and its futures; in a child that the program forks, their calls throw UsageError.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,7 @@ class TaskFutureBase : public RemoteFutureBase {
 template <class Result>
 using TaskFuture = FutureOf<Result, TaskFutureBase>;
 
-/// A pool with options for its tasks. The pool must outlive it.
+/// A pool with options for its tasks. When the pool is gone, its calls throw UsageError.
 class PoolView {
  public:
   /// Submits a task: a call of a function by its name. A function of Python workers is "module.function"; Keywords may
@@ -134,13 +134,13 @@ class PoolView {
   [[nodiscard]] PoolView with(const TaskOptions& options) const;
 
  protected:
-  PoolView(PoolDriver& driver, const TaskOptions& options);
+  PoolView(const std::shared_ptr<PoolDriver>& driver, const TaskOptions& options);
 
  private:
   std::shared_ptr<PendingTask> begin(std::string_view function, List arguments, Value keywords) const;
   [[nodiscard]] List map_values(std::string_view function, List items, const MapOptions& options) const;
 
-  PoolDriver* driver_;
+  std::weak_ptr<PoolDriver> driver_;
   std::shared_ptr<const TaskTerms> terms_;
 };
 
@@ -169,7 +169,9 @@ class Pool : public PoolView {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   /// Cancels unfinished tasks: their futures throw Cancelled, and on_done is not called. Workers that have a task are
-  /// interrupted, and killed soon after. Call shutdown() first to finish all tasks.
+  /// interrupted, and killed soon after. Call shutdown() first to finish all tasks. Other threads that wait for the
+  /// pool or its futures get Cancelled, and the destructor waits until they have left; a thread must not begin a call
+  /// of the Pool object meanwhile. A callback may destroy the pool whose call runs it. A fork's child ends no worker.
   ~Pool();
 
   /// Waits until a future is done. Returns the positions of all that are done; empty on time-out.
@@ -180,7 +182,8 @@ class Pool : public PoolView {
                                                   Timeout timeout_s = {}) {
     return wait_any(std::span<const TaskFutureBase* const>(bases_of(futures)), timeout_s);
   }
-  /// Finishes all submitted tasks, then ends the workers. After that, the pool takes no more tasks.
+  /// Finishes all submitted tasks, then ends the workers. After that, the pool takes no more tasks. Returns early
+  /// if the pool is destroyed meanwhile, by a callback or another thread.
   void shutdown();
 
   /// Returns the log of what happened to workers, nodes and tasks.
@@ -189,8 +192,8 @@ class Pool : public PoolView {
   [[nodiscard]] std::vector<PoolWorker> workers();
 
  private:
-  explicit Pool(std::unique_ptr<PoolDriver> driver);
-  std::unique_ptr<PoolDriver> driver_;
+  explicit Pool(std::shared_ptr<PoolDriver> driver);
+  std::shared_ptr<PoolDriver> driver_;
 };
 
 }  // namespace miniray

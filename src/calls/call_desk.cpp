@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "calls/call_format.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -31,6 +30,12 @@ bool is_end() {
 
 }  // namespace
 
+// Only desks that are open, and the worker itself, hold its link.
+CallDesk::CallDesk(Worker& worker) : link_(worker.link()) {
+  if (link_.use_count() > 2)
+    throw UsageError(worker.name() + " has a Caller already; use that one, or destroy it first");
+}
+
 Worker& CallDesk::worker() const {
   if (!link_) throw UsageError("the Caller that made this call is gone");
   if (link_->worker() == nullptr)
@@ -46,7 +51,8 @@ bool CallDesk::is_under_way(std::int64_t number) const {
 }
 
 void CallDesk::send(const Message& call, Patience patience) {
-  MINIRAY_CHECK(call.head.number > 0 && call.head.number <= last_number_, call.head.number, last_number_);
+  MINIRAY_CHECK(call.head.number > first_number_ && call.head.number <= last_number_, call.head.number, first_number_,
+                last_number_);
   fail_lost();
   const int process = worker().replacements();
   try {
@@ -145,8 +151,9 @@ void CallDesk::take_replies() {
 void CallDesk::settle(const Message& reply) {
   const auto found = under_way_.find(reply.head.number);
   if (found == under_way_.end()) {
+    if (reply.head.number > 0 && reply.head.number < first_number_) return;  // a Caller that is gone made that call
     const ProtocolError stray(worker().name() + " answered the call " + std::to_string(reply.head.number) +
-                              ", which was not made here. Does the worker have two Callers?");
+                              ", which was not made here");
     fail([](const UnderWay&) { return true; }, std::make_exception_ptr(stray));
     throw ProtocolError(stray);
   }

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/clock.hpp"
+#include "calls/call_format.hpp"
 #include "miniray/message.hpp"
 #include "miniray/worker.hpp"
 
@@ -29,11 +30,12 @@ class CallSettler {
   virtual void on_failure(const std::exception_ptr& why) = 0;
 };
 
-/// A worker has one desk, which one thread at a time uses. What a settler throws comes out of the desk's call, after
-/// all other settlers were told.
+/// A worker has one desk at a time, which one thread at a time uses. What a settler throws comes out of the desk's
+/// call, after all other settlers were told.
 class CallDesk {
  public:
-  explicit CallDesk(Worker& worker) : link_(worker.link()) {}
+  /// Throws UsageError if the worker has a desk that is not closed.
+  explicit CallDesk(Worker& worker);
   CallDesk(const CallDesk&) = delete;
   CallDesk& operator=(const CallDesk&) = delete;
   virtual ~CallDesk() = default;
@@ -41,7 +43,7 @@ class CallDesk {
   /// Throws UsageError after close(), and if the Worker object is gone.
   [[nodiscard]] Worker& worker() const;
   /// Returns the number that the head of the next call has to have.
-  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
+  [[nodiscard]] std::int64_t next_number() { return last_number_ = next_call_number(); }
 
   enum class Patience : std::uint8_t {
     wait,
@@ -83,8 +85,9 @@ class CallDesk {
   void on_end(int process);
   void fail_lost();
 
-  std::shared_ptr<const WorkerLink> link_;  // null when the desk is closed
-  std::int64_t last_number_ = 0;
+  std::shared_ptr<const WorkerLink> link_;                // null when the desk is closed
+  const std::int64_t first_number_ = next_call_number();  // what is below was called by an earlier desk
+  std::int64_t last_number_ = first_number_;
   std::map<std::int64_t, UnderWay> under_way_;
 };
 

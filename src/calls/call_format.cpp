@@ -1,6 +1,7 @@
 #include "calls/call_format.hpp"
 
 #include <array>
+#include <atomic>
 
 #include "miniray/error.hpp"
 #include "wire/utf8.hpp"
@@ -96,6 +97,11 @@ Value values_body(List values, const ItemFailures& failures) {
 }
 Value error_body(const CallFailure& failure) { return failure_value(failure); }
 Value function_named(std::string_view name) { return {{"name", name}, {"check", 0}}; }
+
+std::int64_t next_call_number() {
+  static std::atomic<std::int64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 Message call_message(CallVerb verb, const Value& body, std::int64_t number, Codec codec) {
   Message message = encode(body, codec);

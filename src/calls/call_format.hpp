@@ -57,6 +57,9 @@ inline constexpr const char* out_of_memory_type = "miniray::TaskOutOfMemory";
 inline constexpr const char* out_of_memory_type_in_python = "miniray.errors.TaskOutOfMemory";
 
 // Messages. Like encode(), they borrow from the body, which must outlive them.
+/// Returns a number for a call or a task. No number comes twice in this process, so a reply to a call of an earlier
+/// Caller or Pool is never taken for the reply to a later call of the same worker. Any thread may call it.
+[[nodiscard]] std::int64_t next_call_number();
 /// Makes a call. With the number 0 nobody waits for a reply.
 [[nodiscard]] Message call_message(CallVerb verb, const Value& body, std::int64_t number = 0,
                                    Codec codec = Codec::msgpack);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "calls/call_format.hpp"
 #include "miniray/channel.hpp"
 #include "miniray/event_log.hpp"
 #include "tasks/engine.hpp"
@@ -62,7 +63,8 @@ class TaskDriver {
   [[nodiscard]] std::shared_ptr<const TaskTerms> terms(TaskTerms terms) const;
 
   // Tasks.
-  [[nodiscard]] std::int64_t next_number() { return ++last_number_; }
+  /// Returns a number for a task: no other task and no call of this process has it.
+  [[nodiscard]] static std::int64_t next_number() { return next_call_number(); }
   /// Returns false if tasks are refused. A chunk of a map belongs to what was begun before: it is refused only at the
   /// end.
   [[nodiscard]] bool submit(Task task);
@@ -134,7 +136,6 @@ class TaskDriver {
   std::unique_ptr<Channel> waker_, bell_;
   Runs runs_ = Runs::while_its_user_waits;  // set by start(); any thread may ask
   std::thread thread_;
-  std::atomic<std::int64_t> last_number_ = 0;
 
   mutable std::mutex broken_mutex_;
   std::optional<std::string> broken_;

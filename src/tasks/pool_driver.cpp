@@ -41,13 +41,18 @@ std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, cons
 }  // namespace
 
 bool PendingTask::wait(std::optional<double> timeout_s) {
-  return pool.wait([this] { return done(); }, Deadline::in_seconds(timeout_s));
+  const PoolVisit visit(pool);
+  return visit ? visit->wait([this] { return done(); }, Deadline::in_seconds(timeout_s)) : done();
 }
 
-void PendingTask::look() { pool.move_on(); }
+void PendingTask::look() {
+  if (const PoolVisit visit(pool); visit) visit->move_on();
+}
 
 void PendingTask::cancel() {
-  pool.cancel({number}, true);
+  const PoolVisit visit(pool);
+  if (!visit) return;
+  visit->cancel({number}, true);
   (void)wait({});
 }
 
@@ -66,18 +71,39 @@ PoolDriver::PoolDriver(Crew crew, const PoolOptions& options) : make_(std::move(
   for (auto& [node, link] : crew.links) driver_.set_link(node, std::move(link));
 }
 
-PoolDriver::~PoolDriver() {
-  closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
-  const bool dropped = !under_way_.empty();
-  const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
-  Callbacks not_called;
-  TaskOutcome cancelled;
-  cancelled.kind = TaskOutcome::Kind::cancelled;
-  for (const auto& [number, owner] : std::exchange(under_way_, {})) owner->on_outcome({}, gone, cancelled, not_called);
-  try {
-    end_workers(dropped ? Closing::interrupt : Closing::finish);
-  } catch (...) {  // an interrupt; the workers have ended
-  }
+// Visits.
+
+namespace {
+
+thread_local const PoolVisit* innermost_visit = nullptr;
+
+}  // namespace
+
+PoolVisit::PoolVisit(const std::weak_ptr<PoolDriver>& pool, Needs needs) : pool_(pool.lock()) {
+  if (!pool_ && needs == Needs::pool) throw UsageError("the pool is gone, and takes no more tasks");
+  if (!pool_) return;
+  if (pool_->generation_ != process_generation())
+    throw UsageError(
+        "the pool belongs to the process that made it, and this process is a child of that one. Make a Pool in this "
+        "process");
+  ++pool_->inside_;
+  outer_ = std::exchange(innermost_visit, this);
+}
+
+PoolVisit::~PoolVisit() {
+  if (!pool_) return;
+  innermost_visit = outer_;
+  --pool_->inside_;
+  if (!pool_->gone_) return;
+  const std::scoped_lock lock(pool_->mutex_);  // so that close() either sees it or is woken
+  pool_->changed_.notify_all();
+}
+
+int PoolVisit::of_this_thread(const PoolDriver& pool) {
+  int visits = 0;
+  for (const PoolVisit* visit = innermost_visit; visit != nullptr; visit = visit->outer_)
+    visits += visit->pool_.get() == &pool ? 1 : 0;
+  return visits;
 }
 
 // Tasks.
@@ -104,6 +130,7 @@ void PoolDriver::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, 
   task.terms = std::move(terms);
   const std::scoped_lock lock(mutex_);
   MINIRAY_CHECK(!of_map || maps_ > 0);
+  if (of_map && gone_) throw_gone();
   if (!of_map) require_open();
   task.large = large_buffers_.own_buffers(task.call);
   under_way_.emplace(task.number, owner);
@@ -185,7 +212,7 @@ void PoolDriver::follow(Lock& lock, const Deadline& deadline) {
 
 void PoolDriver::move_on() {
   Lock lock(mutex_);
-  if (!led_ && !closed_) lead(lock, 0.0);
+  if (!led_ && !closed_ && !gone_) lead(lock, 0.0);
 }
 
 // The engine may answer after this has thrown, so the answer has a place that outlives this call.
@@ -220,12 +247,41 @@ void PoolDriver::shut_down() {
     closing_ = true;
     if (closed_) return;
   }
-  (void)wait([this] { return under_way_.empty() && maps_ == 0; }, Deadline::never());
+  (void)wait([this] { return gone_ || (under_way_.empty() && maps_ == 0); }, Deadline::never());
   {
     const std::scoped_lock lock(mutex_);
+    if (gone_) return;                         // whoever destroys the pool ends the workers
     if (std::exchange(closed_, true)) return;  // another thread has shut it down meanwhile
   }
   end_workers(Closing::finish);
+}
+
+void PoolDriver::throw_gone() { throw Cancelled("the pool is gone, and did not finish this"); }
+
+// In a child of the process that made the pool, other threads do not exist, and the lock may be held forever.
+void PoolDriver::close() {
+  const bool is_ours = generation_ == process_generation();
+  Callbacks not_called;  // what they hold is told at the end, without the lock
+  std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> dropped;
+  Lock lock(mutex_, std::defer_lock);
+  if (is_ours) lock.lock();
+  if (gone_.exchange(true)) return;
+  closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
+  dropped.swap(under_way_);
+  const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
+  TaskOutcome cancelled;
+  cancelled.kind = TaskOutcome::Kind::cancelled;
+  for (const auto& [number, owner] : dropped) owner->on_outcome({}, gone, cancelled, not_called);
+  changed_.notify_all();
+  try {
+    if (is_ours) {
+      driver_.nudge();  // the thread that leads looks again
+      changed_.wait(lock, [this] { return inside_ == PoolVisit::of_this_thread(*this); });
+      lock.unlock();
+    }
+    end_workers(dropped.empty() ? Closing::finish : Closing::interrupt);
+  } catch (...) {  // an interrupt; the workers have ended
+  }
 }
 
 void PoolDriver::end_workers(Closing how) {

@@ -144,6 +144,23 @@ TEST_CASE("a restart policy limits how often") {
   CHECK(pool.events().events("pool_broken").size() == 1);
 }
 
+TEST_CASE("a pool never gets the reply to a call that an earlier Caller made on its worker") {
+  const TestFolder folder;
+  std::vector<Worker> workers;
+  workers.emplace_back(serve_calls);
+  {
+    Caller caller(workers[0]);
+    for (int i = 0; i < 3; ++i) (void)caller.call_async<Value>("test_wait", folder.file("begun"), folder.file("go"));
+    folder.wait_for("begun");
+  }
+  Pool pool(std::move(workers));
+  const std::vector futures{pool.submit<int>("test_echo", 3), pool.submit<int>("test_echo", 4)};
+  folder.touch("go");
+  CHECK(futures[0].get() == 3);
+  CHECK(futures[1].get() == 4);
+  CHECK(pool.map<int>("test_echo", std::vector{5, 6}) == std::vector{5, 6});
+}
+
 TEST_CASE("given workers, which are replaced if one says how") {
   std::vector<Worker> workers;
   for (int i = 0; i < 2; ++i) workers.emplace_back(serve_calls);
