@@ -30,6 +30,7 @@ constexpr Limit all_limits[] = {
     MINIRAY_LIMIT(recycled_buffer_bytes_min),
     MINIRAY_LIMIT(recycled_bytes_max),
     MINIRAY_LIMIT(shared_buffer_bytes_min),
+    MINIRAY_LIMIT(checked_memory_bytes_min),
     MINIRAY_LIMIT(in_place_bytes_min),
     MINIRAY_LIMIT(in_place_unused_bytes_max),
     MINIRAY_LIMIT(shared_memory_bytes_max),

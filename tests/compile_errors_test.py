@@ -13,10 +13,14 @@ COMPILERS = [name for name in ("g++", "clang++", "clang++-19") if shutil.which(n
 
 PROGRAM = """
 #include <miniray/pool.hpp>
+#include <array>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 double square(double x) {{ return x * x; }}
-void run(miniray::Pool& pool, miniray::Caller& caller, int captured) {{
-  (void)captured, (void)pool, (void)caller;
+void run(miniray::Pool& pool, miniray::Caller& caller, miniray::Channel& channel, int captured) {{
+  (void)captured, (void)pool, (void)caller, (void)channel;
   {line}
 }}
 """
@@ -43,6 +47,11 @@ def compiled(compiler: str, line: str) -> subprocess.CompletedProcess[str]:
         ("(void)pool.map([](int x, int y) { return x + y; }, std::vector{1});", "a function of one parameter"),
         ("(void)pool.submit([](int& x) { ++x; }, 1);", "takes its arguments by value or by const reference"),
         ("std::future<double> f = pool.submit(square, 1);", "#include <miniray/std_future.hpp>"),
+        ('(void)caller.call<std::span<const double>>("f");', "a result owns its content"),
+        ("(void)caller.call([] { return std::vector<std::string_view>(); });", "a result owns its content"),
+        ('(void)pool.map<std::string_view>("f", std::vector{1});', "a result owns its content"),
+        ('(void)pool.submit<std::array<std::string_view, 2>>("f").get();', "a result owns its content"),
+        ("(void)channel.recv<std::array<std::string_view, 2>>();", "a received object owns its content"),
     ],
 )
 def test_a_mistake_is_named(compiler: str, line: str, says: str) -> None:

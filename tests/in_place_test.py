@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,12 @@ def test_mistakes() -> None:
         miniray.empty((2, -1))
     with pytest.raises(TypeError, match="no arrays of str"):
         miniray.empty(3, "str_")
+
+
+def test_an_array_that_the_machine_has_no_room_for_is_refused() -> None:
+    """Before any memory is taken: otherwise the kernel would kill other processes."""
+    with pytest.raises(
+        OSError, match=r"cannot make an array of 35184372088832 bytes, because this machine has only"
+    ) as e:
+        miniray.empty(1 << 45, "uint8")
+    assert e.value.errno == errno.ENOMEM

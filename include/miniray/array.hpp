@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "miniray/export.hpp"
@@ -86,7 +87,8 @@ constexpr DType dtype_of() {
 class Passed;  // for the library's own files: src/wire/passed.hpp
 
 /// Bytes that travel beside a message's body. The owner keeps them alive; a buffer without an owner borrows its bytes,
-/// which must then outlive it.
+/// which must then outlive it. It is one rung below Array, for the library's own files and for language bindings: it is
+/// a pointer and a size, so its const does not protect the bytes, and a moved-from buffer keeps both but owns nothing.
 struct Buffer {
   std::shared_ptr<void> owner;
   std::byte* data = nullptr;
@@ -117,6 +119,23 @@ class Array {
   enum class Form : std::uint8_t { array = 0, tensor = 1, list = 2, descriptor = 3 };
 
   Array() = default;
+  Array(const Array&) = default;
+  /// A moved-from array is empty: it has one dimension and no elements, and keeps no memory.
+  Array(Array&& other) noexcept
+      : dtype_(other.dtype_),
+        form_(std::exchange(other.form_, Form::array)),
+        shape_(std::exchange(other.shape_, Shape{0})),
+        buffer_(std::exchange(other.buffer_, Buffer{})) {}
+  Array& operator=(const Array&) = default;
+  Array& operator=(Array&& other) noexcept {
+    Array taken(std::move(other));  // so that an array can be assigned to itself
+    std::swap(dtype_, taken.dtype_);
+    std::swap(form_, taken.form_);
+    shape_.swap(taken.shape_);
+    std::swap(buffer_, taken.buffer_);
+    return *this;
+  }
+  ~Array() = default;
   /// Throws UsageError unless the buffer's size is what dtype and shape require.
   Array(DType dtype, Shape shape, Buffer buffer, Form form = Form::array);
 
@@ -154,10 +173,16 @@ class Array {
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] Form form() const { return form_; }
   [[nodiscard]] const Shape& shape() const& MINIRAY_LIFETIMEBOUND { return shape_; }
-  [[nodiscard]] Shape shape() && { return std::move(shape_); }
+  [[nodiscard]] Shape shape() && { return shape_; }
   [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
+  /// Returns the array's memory, for the library's own files and for language bindings. Programs use elements(), and
+  /// mutable_elements() to write: writing through a Buffer changes all copies of the array, also those that other
+  /// processes read, and const does not prevent it.
   [[nodiscard]] const Buffer& buffer() const& MINIRAY_LIFETIMEBOUND { return buffer_; }
-  [[nodiscard]] Buffer buffer() && { return std::move(buffer_); }
+  [[nodiscard]] Buffer buffer() && {
+    Array taken(std::move(*this));
+    return std::move(taken.buffer_);
+  }
 
   /// Returns the elements in C order, without copying them. They are valid for as long as this array, or a copy of it,
   /// lives and is not written to. Throws ValueError if they are not of type T; a const T is the same as T.
@@ -211,7 +236,9 @@ class Array {
 /// Returns an array of uninitialised elements, in memory that is sent to processes of this machine without a copy, and
 /// to other machines as any array is. Sending such an array freezes it: the sender may read it and send it again, but
 /// mutable_elements() then throws UsageError. A span from before the send must not be written through
-/// either, because receivers would see that. The memory is used again when no process uses it any more.
+/// either, because receivers would see that. The memory is used again when no process uses it any more. An array of
+/// less than limits::in_place_bytes_min (256 KiB) is ordinary: each send copies it, and it stays writable. Throws
+/// SystemError, and takes no memory, if the machine does not have so much.
 [[nodiscard]] Array make_array(DType dtype, Shape shape);
 template <class T>
 [[nodiscard]] Array make_array(Shape shape) {
@@ -229,6 +256,17 @@ class ArrayElements {
 
   /// Throws ValueError if the array's elements are not of type T.
   explicit ArrayElements(Array array) : array_(std::move(array)), elements_(array_.elements<T>()) {}
+  ArrayElements(const ArrayElements&) = default;
+  ArrayElements(ArrayElements&& other) noexcept
+      : array_(std::move(other.array_)), elements_(std::exchange(other.elements_, {})) {}
+  ArrayElements& operator=(const ArrayElements&) = default;
+  ArrayElements& operator=(ArrayElements&& other) noexcept {
+    array_ = std::move(other.array_);
+    elements_ = array_.template elements<T>();
+    if (this != &other) other.elements_ = {};
+    return *this;
+  }
+  ~ArrayElements() = default;
 
   [[nodiscard]] std::size_t size() const { return elements_.size(); }
   [[nodiscard]] bool empty() const { return elements_.empty(); }

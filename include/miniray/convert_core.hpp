@@ -1,7 +1,9 @@
 // The part of convert.hpp that every conversion uses: Convert itself, its error, and the types that a Value holds.
 #pragma once
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -57,6 +59,8 @@ template <>
 inline constexpr bool refers_to_value<std::string_view> = true;
 template <class T, std::size_t extent>
 inline constexpr bool refers_to_value<std::span<T, extent>> = true;
+template <class T, std::size_t size>
+inline constexpr bool refers_to_value<std::array<T, size>> = refers_to_value<T>;
 template <template <class...> class Template, class... Arguments>
 inline constexpr bool refers_to_value<Template<Arguments...>> = (refers_to_value<Arguments> || ...);
 

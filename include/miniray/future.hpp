@@ -146,6 +146,8 @@ class FutureBase {
 /// Converts what a function returned to what its caller asked for. Throws ValueError if it is something else.
 template <class Result>
 [[nodiscard]] Result result_as(const std::string& function, const Value& value) {
+  static_assert(!detail::refers_to_value<Result>,
+                "a result owns its content, because a view would refer to nothing: ask for std::string or std::vector");
   try {
     return convert<Result>(value);
   } catch (const std::exception& error) {

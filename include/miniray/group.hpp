@@ -68,11 +68,17 @@ class Group {
   // Each call waits for all ranks. It throws GroupBroken if a rank dies, leaves or makes another call, and TimeoutError
   // if a rank is missing for longer than CollectiveOptions::timeout_s. `root` is a rank. Every rank gets the same bits.
 
+  // A span may have a fixed extent, as that of a std::array does.
+
   void barrier();
   /// Replaces the elements of every rank by their reduction over all ranks.
   template <class T>
   void all_reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum) {
     all_reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op);
+  }
+  template <class T, std::size_t extent>
+  void all_reduce(std::span<T, extent> elements, ReduceOp op = ReduceOp::sum) {
+    all_reduce(std::span<T>(elements), op);
   }
   /// The same, for the elements of an array; other ranks must have the same dtype and size.
   void all_reduce(Array& array, ReduceOp op = ReduceOp::sum);
@@ -81,10 +87,18 @@ class Group {
   void reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum, int root = 0) {
     reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op, root);
   }
+  template <class T, std::size_t extent>
+  void reduce(std::span<T, extent> elements, ReduceOp op = ReduceOp::sum, int root = 0) {
+    reduce(std::span<T>(elements), op, root);
+  }
   /// Replaces the elements of every rank by those of the root.
   template <class T>
   void broadcast(std::span<T> elements, int root = 0) {
     broadcast_bytes(std::as_writable_bytes(elements), dtype_of<T>(), root);
+  }
+  template <class T, std::size_t extent>
+  void broadcast(std::span<T, extent> elements, int root = 0) {
+    broadcast(std::span<T>(elements), root);
   }
   /// Gives each rank its part of the root's elements, which are the parts of all ranks in the order of ranks. Ranks
   /// other than the root pass an empty `all`.
@@ -92,20 +106,36 @@ class Group {
   void scatter(std::span<const T> all, std::span<T> part, int root = 0) {
     scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), root);
   }
+  template <class T, std::size_t from, std::size_t to>
+  void scatter(std::span<const T, from> all, std::span<T, to> part, int root = 0) {
+    scatter(std::span<const T>(all), std::span<T>(part), root);
+  }
   /// Gives the root the parts of all ranks, in the order of ranks. Ranks other than the root pass an empty `all`.
   template <class T>
   void gather(std::span<const T> part, std::span<T> all, int root = 0) {
     gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), root);
+  }
+  template <class T, std::size_t from, std::size_t to>
+  void gather(std::span<const T, from> part, std::span<T, to> all, int root = 0) {
+    gather(std::span<const T>(part), std::span<T>(all), root);
   }
   /// Gives every rank the parts of all ranks, in the order of ranks.
   template <class T>
   void all_gather(std::span<const T> part, std::span<T> all) {
     gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), every_rank);
   }
+  template <class T, std::size_t from, std::size_t to>
+  void all_gather(std::span<const T, from> part, std::span<T, to> all) {
+    all_gather(std::span<const T>(part), std::span<T>(all));
+  }
   /// Gives each rank its part of the reduction of `all` over all ranks.
   template <class T>
   void reduce_scatter(std::span<const T> all, std::span<T> part, ReduceOp op = ReduceOp::sum) {
     reduce_scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), op);
+  }
+  template <class T, std::size_t from, std::size_t to>
+  void reduce_scatter(std::span<const T, from> all, std::span<T, to> part, ReduceOp op = ReduceOp::sum) {
+    reduce_scatter(std::span<const T>(all), std::span<T>(part), op);
   }
 
   // One rung lower, for language bindings: elements as bytes, with their dtype.

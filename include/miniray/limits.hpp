@@ -47,6 +47,9 @@ inline constexpr std::size_t shared_slots_max = 64;
 // The most descriptors that go with one message, and that one read takes.
 inline constexpr std::size_t descriptors_per_message_max = 16;
 
+// Before so much memory is reserved at once, the library asks whether the machine has it.
+inline constexpr std::size_t checked_memory_bytes_min = 64 * mib;
+
 // Arrays that are made in memory which can be sent without a copy: smaller ones are copied, which is cheaper than
 // mapping them. A process keeps this much unused memory for the next arrays.
 inline constexpr std::size_t in_place_bytes_min = 256 * kib;

@@ -270,6 +270,7 @@ class Value {
   [[nodiscard]] std::size_t hash() const;
 
  private:
+  friend class Mismatch;  // it says that a null was added
   union Data {
     bool boolean;
     std::int64_t integer = 0;

@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/free_memory.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 
@@ -284,6 +285,8 @@ void Mapping::unmap() {
 }
 
 Fd sealed_memory(const char* name, std::size_t bytes) {
+  // The kernel would try, and kill other processes for want of memory.
+  if (!has_room(bytes)) return {};
   const int number = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (number < 0) return {};
   Fd memory(number);

@@ -7,6 +7,7 @@
 #include "channel/trace.hpp"
 #include "channel/wait_set.hpp"
 #include "miniray/error.hpp"
+#include "wire/in_place_memory.hpp"
 
 namespace miniray {
 namespace {
@@ -60,6 +61,7 @@ Channel::State::State(Fd connected, ChannelOptions given)
 
 Channel::State::~State() {
   closed_channels.fetch_add(1, std::memory_order_relaxed);
+  InPlaceMemory::on_channel_end();
   if (WaitSet* const set = wait.set) set->drop(*this);
 }
 
@@ -78,6 +80,7 @@ void Channel::State::close() {
                      ": it is in use by another thread. Close it from that thread, or hold a lock around the calls");
   if (generation_ == process_generation() && socket.valid()) system::shut_down(socket.get());  // wakes the peer
   if (WaitSet* const set = wait.set) set->drop(*this);
+  if (socket.valid()) InPlaceMemory::on_channel_end();
   socket.reset();
   ended_ = true;
   slots_out_ = {};

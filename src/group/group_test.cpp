@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <complex>
 #include <cstring>
 #include <numeric>
@@ -242,6 +243,21 @@ TEST_CASE("a rank that is missing is named after the time-out, and the group is 
   CHECK(error_in(results[2]).find("gave up waiting") != std::string::npos);
 }
 
+TEST_CASE("spans of a fixed extent are taken, as those of std::array") {
+  const auto results = results_of(2, [](Group& group, Handle&) -> Value {
+    std::array<float, 3> sums{1, 2, 3};
+    group.all_reduce(std::span(sums));
+    group.reduce(std::span(sums));
+    group.broadcast(std::span(sums));
+    const std::array<int, 1> part{group.rank()};
+    std::array<int, 2> all{};
+    group.all_gather(std::span(part), std::span(all));
+    group.gather(std::span(part), std::span(all), 1);
+    return List{sums[2], all[1]};
+  });
+  for (const Value& result : results) CHECK(result == Value(List{12.0, 1}));
+}
+
 TEST_CASE("mistakes in calls leave the group usable") {
   const auto results = results_of(2, [](Group& group, Handle&) -> Value {
     List texts;
@@ -258,6 +274,7 @@ TEST_CASE("mistakes in calls leave the group usable") {
     try_out([&] { group.broadcast(std::span(part), 2); });
     std::vector<std::complex<double>> complex(1);
     try_out([&] { group.all_reduce(std::span(complex), ReduceOp::max); });
+    try_out([&] { group.all_reduce(std::span(part), static_cast<ReduceOp>(77)); });
     group.barrier();
     return texts;
   });
@@ -265,6 +282,7 @@ TEST_CASE("mistakes in calls leave the group usable") {
     CHECK(result.at(0).string().find("2 parts of 12 bytes are needed") != std::string::npos);
     CHECK(result.at(1).string().find("there is no rank 2") != std::string::npos);
     CHECK(result.at(2).string().find("cannot reduce elements of complex128 by max") != std::string::npos);
+    CHECK(result.at(3).string().find("there is no reduction 77") != std::string::npos);
   }
 }
 

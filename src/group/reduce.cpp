@@ -74,6 +74,9 @@ ReduceOp parse_reduce_op(std::string_view name) {
 }
 
 void require_reducible(DType dtype, ReduceOp op) {
+  if (op > ReduceOp::max)
+    throw UsageError("there is no reduction " + std::to_string(static_cast<int>(op)) +
+                     "; choose sum, product, min or max of miniray::ReduceOp");
   const bool is_complex_dtype = dtype == DType::complex64 || dtype == DType::complex128;
   const bool orders = op == ReduceOp::min || op == ReduceOp::max;
   if (dtype == DType::boolean || dtype == DType::float16 || dtype == DType::bfloat16 || (is_complex_dtype && orders))

@@ -23,7 +23,11 @@ const Value& require_kind(const Value& value, Value::Kind kind, const char* want
 }  // namespace
 
 Mismatch::Mismatch(std::string wanted, const Value& found)
-    : Mismatch(std::move(wanted), Place{}, what_is_there(found)) {}
+    : Mismatch(std::move(wanted), Place{},
+               found.is_null() && found.added_
+                   ? "was not there: operator[] of a Value that is not const has added this key to the map; is it "
+                     "spelt right? Read with at(), or from a const Value"
+                   : what_is_there(found)) {}
 
 Mismatch::Mismatch(std::string wanted, Place place, std::string found)
     : ValueError("expected " + wanted + ", but " + (place.text.empty() ? "the value" : place.text) + " " + found),

@@ -8,11 +8,17 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/free_memory.hpp"
 #include "base/page_map.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
 
 namespace miniray {
+namespace {
+
+std::atomic<std::uint64_t> ended_channels = 0;
+
+}  // namespace
 
 // All in-place memory of this process. A fork copies the whole process, so this is a property of the process. It is
 // never destroyed, because arrays may outlive static objects.
@@ -21,6 +27,7 @@ struct InPlaceRegistry {
   std::map<const std::byte*, InPlaceMemory*> used;     // by the address of the data
   std::vector<std::unique_ptr<InPlaceMemory>> unused;  // made here; receivers may still use it; the oldest first
   std::size_t unused_bytes = 0;
+  static inline std::atomic<bool> exists = false;  // so that a process without such arrays makes none of this
 
   static InPlaceRegistry& get() {
     static InPlaceRegistry* const instance = [] {
@@ -28,6 +35,7 @@ struct InPlaceRegistry {
       auto* made = new InPlaceRegistry;
       pthread_atfork([] { get().before_fork(); }, [] { get().after_fork_in_parent(); },
                      [] { get().after_fork_in_child(); });
+      exists = true;
       return made;
     }();
     return *instance;
@@ -55,7 +63,7 @@ struct InPlaceRegistry {
     const std::scoped_lock lock(mutex);
     used.erase(memory->data().data());
     const std::size_t bytes = memory->data().size();
-    if (memory->inherited_ || bytes > limits::in_place_unused_bytes_max) {
+    if (memory->inherited_ || bytes > limits::in_place_unused_bytes_max || memory->receiver_may_be_gone()) {
       dropped.push_back(std::move(memory));
       return;
     }
@@ -81,6 +89,19 @@ struct InPlaceRegistry {
     unused.erase(std::next(found).base());
     memory->frozen_ = false;
     return memory;
+  }
+
+  void drop_lent() {
+    std::vector<std::unique_ptr<InPlaceMemory>> dropped;  // destroyed without the lock
+    const std::scoped_lock lock(mutex);
+    const auto lent = std::stable_partition(unused.begin(), unused.end(), [](const auto& memory) {
+      return memory->head().users.load(std::memory_order_acquire) == 0;
+    });
+    for (auto memory = lent; memory != unused.end(); ++memory) {
+      unused_bytes -= (*memory)->data().size();
+      dropped.push_back(std::move(*memory));
+    }
+    unused.erase(lent, unused.end());
   }
 
   void drop_received(InPlaceMemory* memory) {
@@ -141,6 +162,7 @@ Buffer InPlaceMemory::allocate(std::size_t bytes) {
   InPlaceRegistry& all = InPlaceRegistry::get();
   std::unique_ptr<InPlaceMemory> memory = all.take(bytes);
   if (!memory) {
+    system::require_room(bytes, "make an array");
     const std::size_t pages = (bytes + in_place_head_bytes - 1) / in_place_head_bytes;
     const std::size_t total = in_place_head_bytes * (1 + pages);
     Fd file = system::sealed_memory("miniray-array", total);
@@ -175,6 +197,15 @@ InPlaceMemory* InPlaceMemory::find(std::span<const std::byte> bytes) {
   return bytes.size() < limits::in_place_bytes_min ? nullptr : InPlaceRegistry::get().find(bytes);
 }
 
+bool InPlaceMemory::receiver_may_be_gone() const {
+  return head().users.load(std::memory_order_acquire) != 0 && lent_at_.load() != ended_channels.load();
+}
+
+void InPlaceMemory::on_channel_end() {
+  ended_channels.fetch_add(1);
+  if (InPlaceRegistry::exists.load()) InPlaceRegistry::get().drop_lent();
+}
+
 void InPlaceMemory::drop_unused() {
   InPlaceRegistry& all = InPlaceRegistry::get();
   std::vector<std::unique_ptr<InPlaceMemory>> dropped;  // destroyed without the lock
@@ -191,6 +222,7 @@ std::optional<InPlaceMemory::Lent> InPlaceMemory::lend(std::span<const std::byte
   Fd copy = system::try_duplicate(memory_.get());
   if (!copy.valid()) return {};
   head().users.fetch_add(1, std::memory_order_relaxed);
+  lent_at_ = ended_channels.load();
   if (made_here_) frozen_ = true;
   return Lent{std::move(copy), static_cast<std::uint64_t>(bytes.data() - all.data())};
 }

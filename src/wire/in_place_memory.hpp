@@ -41,6 +41,11 @@ class InPlaceMemory : public Passed {
   /// Returns the memory that no array of this process uses to the system, instead of keeping it for the next arrays.
   static void drop_unused();
 
+  /// Says that a channel of this process has ended. A receiver that was killed never says that it no longer uses the
+  /// memory. So unused memory that a receiver may have goes back to the system, which frees it with the last process
+  /// that has it.
+  static void on_channel_end();
+
   struct Lent {
     Fd memory;
     std::uint64_t offset;  ///< of the bytes, counted from the end of the head
@@ -62,6 +67,7 @@ class InPlaceMemory : public Passed {
  private:
   friend struct InPlaceRegistry;
   InPlaceMemory(Fd memory, std::size_t file_bytes, bool made_here);
+  [[nodiscard]] bool receiver_may_be_gone() const;
   [[nodiscard]] InPlaceHead& head() const {
     return *reinterpret_cast<InPlaceHead*>((head_ ? *head_ : data_).bytes().data());
   }
@@ -72,8 +78,9 @@ class InPlaceMemory : public Passed {
   bool made_here_;
   bool inherited_ = false;  // by a fork: the bytes are a private copy, and the descriptor is closed
   std::atomic<bool> frozen_ = false;
-  system::Mapping data_;                 // of the head and the data; a receiver's is private
-  std::optional<system::Mapping> head_;  // a receiver's, which is shared
+  std::atomic<std::uint64_t> lent_at_ = 0;  // how many channels had ended when it was last lent
+  system::Mapping data_;                    // of the head and the data; a receiver's is private
+  std::optional<system::Mapping> head_;     // a receiver's, which is shared
 };
 
 }  // namespace miniray

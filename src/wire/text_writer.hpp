@@ -14,6 +14,8 @@ namespace miniray {
 
 class TextWriter {
  public:
+  static constexpr bool for_people = true;  // see value_walk.hpp
+
   void null() { atom("null"); }
   void boolean(bool value) { atom(value ? "true" : "false"); }
   void integer(std::int64_t value) { atom(std::to_string(value)); }

@@ -8,6 +8,7 @@
 
 #include "miniray/convert.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 
 namespace miniray {
@@ -30,6 +31,24 @@ std::string thrown_text(Function function) {
 }
 
 }  // namespace
+
+TEST_CASE("the text of a value that no message can hold is abridged, and so are the errors that show it") {
+  Value deep = 1;
+  for (int i = 0; i < 300; ++i) deep = List{std::move(deep)};
+  const std::string open(limits::depth_max, '['), closed(limits::depth_max, ']');
+  CHECK(deep.text() == open + "\"...\"" + closed);
+  CHECK_THROWS_WITH_AS((void)deep.integer(), doctest::Contains("the value is a list: [["), ValueError);
+  CHECK_THROWS_WITH_AS((void)deep.get<int>(), doctest::Contains("the value is a list: [["), ValueError);
+  CHECK(Value("a\xff").text() == R"("a\\xff")");
+  CHECK(Value(Map{{List{1}, 2}}).text() == R"({"a list": 2})");
+}
+
+TEST_CASE("a typed read of a key that operator[] has added says so") {
+  Value map{{"size", 1}};
+  CHECK_THROWS_WITH_AS((void)map["sise"].get<int>(), doctest::Contains("is it spelt right?"), ValueError);
+  map["sise"] = nullptr;
+  CHECK_THROWS_WITH_AS((void)map["sise"].get<int>(), "expected int, but the value is null", ValueError);
+}
 
 TEST_CASE("what comes out of a value without a name stays valid") {
   auto numbers = message_with_numbers()["a"].array<double>();

@@ -49,7 +49,29 @@ class ValueWalk {
   }
 
  private:
+  // A text for people is abridged where a message would be refused.
+  static constexpr bool for_people = requires { Sink::for_people; };
+
+  // Begins a list or a map. Returns false if it is left out, because it lies too deep in a text.
+  bool enter() {
+    if constexpr (for_people) {
+      if (depth_.value() == limits::depth_max) {
+        sink_.string("...");
+        return false;
+      }
+    }
+    depth_.enter();
+    return true;
+  }
+
+  void key(const Value& key) {
+    if (key.kind() < Value::Kind::list) return value(key);
+    if constexpr (for_people) return sink_.string(name_of(key.kind()));
+    throw UnsendableAt(std::string(name_of(key.kind())) + " as a key");
+  }
+
   void string(const std::string& string) {
+    if constexpr (for_people) return sink_.string(is_utf8(string) ? string : to_utf8(string));
     if (!is_utf8(string)) throw UnsendableAt("a string that is not UTF-8", "send miniray::Bytes");
     sink_.string(string);
   }
@@ -80,7 +102,7 @@ class ValueWalk {
         (packed<double>(list, Value::Kind::real, DType::float64) ||
          packed<std::int64_t>(list, Value::Kind::integer, DType::int64)))
       return;
-    depth_.enter();
+    if (!enter()) return;
     sink_.begin_list(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
       try {
@@ -95,15 +117,14 @@ class ValueWalk {
   }
 
   void map(const Map& map) {
-    depth_.enter();
+    if (!enter()) return;
     sink_.begin_map(map.size(), is_plain_map(map));
-    for (const auto& [key, element] : map) {
+    for (const auto& [name, element] : map) {
       try {
-        if (key.kind() >= Value::Kind::list) throw UnsendableAt(std::string(name_of(key.kind())) + " as a key");
-        value(key);
+        key(name);
         value(element);
       } catch (UnsendableAt& error) {
-        error.prepend("[" + key.text() + "]");
+        error.prepend("[" + name.text() + "]");
         throw;
       }
     }

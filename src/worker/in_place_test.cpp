@@ -7,9 +7,12 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
+#include <vector>
 
 #include "miniray/channel.hpp"
+#include "miniray/error.hpp"
 #include "miniray/worker.hpp"
 #include "tests/child_end.hpp"
 #include "tests/tcp_ends.hpp"
@@ -156,10 +159,74 @@ TEST_CASE("a message may have more in-place arrays than descriptors fit") {
   CHECK(echo.recv() == Value(all));
 }
 
+TEST_CASE("memory that killed workers had is given back, whenever its maker drops it") {
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  std::vector<Array> kept;
+  const auto kill_holder = [&](bool keep) {
+    Worker holder([](Handle& handle) {
+      const Value held = handle.recv();
+      handle.send(1);
+      (void)handle.recv();
+    });
+    Array array = counted(100'000);
+    holder.send(array);
+    (void)holder.recv({.timeout_s = 60});
+    if (keep) kept.push_back(array);
+    array = {};  // others are dropped here, before their receiver dies
+    holder.kill();
+    holder.wait();
+  };
+  kill_holder(false);
+  InPlaceMemory::drop_unused();
+  const auto before = open_descriptors();
+  for (int i = 0; i < 20; ++i) kill_holder(i % 2 == 0);
+  kept.clear();
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("an array that the machine has no room for is refused, and takes nothing") {
+  CHECK_THROWS_WITH_AS((void)make_array<char>({std::uint64_t{1} << 45}),
+                       doctest::Contains("cannot make an array of 35184372088832 bytes, because this machine has only"),
+                       SystemError);
+  CHECK_THROWS_AS((void)make_array<char>({~std::uint64_t{0}}), SystemError);
+}
+
+TEST_CASE("a moved-from array is empty, and can be sent, written to and assigned to") {
+  auto [here, there] = Channel::pair(in_place_checked);
+  for (Array array : {Array::of(std::vector<float>{1, 2, 3}), counted()}) {
+    const std::size_t size = array.size();
+    {
+      const Array gone = std::move(array);
+    }
+    CHECK(array.size() == 0);  // NOLINT(bugprone-use-after-move): that is the test
+    CHECK(array.shape() == Shape{0});
+    CHECK(array.elements<float>().empty());
+    CHECK(array.mutable_elements<float>().empty());
+    CHECK(array.buffer().data == nullptr);
+    here.send(array);
+    CHECK(there.recv().array().size() == 0);
+    Array other = counted(size);
+    array = std::move(other);
+    CHECK(array.elements<float>()[2] == 2.0F);
+    CHECK(other.size() == 0);  // NOLINT(bugprone-use-after-move)
+    (void)std::move(array).buffer();
+    CHECK(array.size() == 0);  // NOLINT(bugprone-use-after-move)
+  }
+  ArrayElements<float> numbers(counted());
+  const ArrayElements<float> taken = std::move(numbers);
+  CHECK(taken[7] == 7.0F);
+  CHECK(numbers.empty());  // NOLINT(bugprone-use-after-move)
+}
+
 TEST_CASE("small arrays and arrays for TCP are ordinary, and stay writable") {
   Array small = make_array<std::int32_t>({2, 3});
   CHECK(!lies_in_place(small));
   CHECK(small.size() == 6);
+  auto [near, far] = Channel::pair(in_place_checked);
+  near.send(small);
+  small.mutable_elements<std::int32_t>()[0] = 1;  // it was copied, and is not frozen
   const auto [one, other] = tcp_ends();
   Channel here(one, in_place_checked), there(other, in_place_checked);
   CHECK(!lies_in_place(here.make_array<float>({many})));
