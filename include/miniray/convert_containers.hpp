@@ -187,9 +187,10 @@ struct Convert<std::array<T, size>> {
     requires Receivable<T>
   {
     List copy;
-    const List& items = detail::items_of(value, name(), copy);
+    const std::string wanted = name();
+    const List& items = detail::items_of(value, wanted, copy);
     if (items.size() != size)
-      throw Mismatch::saying(name(), "is a list of " + std::to_string(items.size()) + ": " + value.text());
+      throw Mismatch::saying(wanted, "is a list of " + std::to_string(items.size()) + ": " + value.text());
     std::array<T, size> result{};
     std::size_t i = 0;
     detail::each_item<T>(value, name(), [&](auto&& item) { result[i++] = std::forward<decltype(item)>(item); });
