@@ -52,7 +52,8 @@ TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
     CHECK(crash.written.find("C++ stack at SIG" + std::string(sigabbrev_np(number)) + ":\n") == 0);
     CHECK(crash.written.find("(") != std::string::npos);
     CHECK_FALSE(has_unfinished_stack(crash.written));
-    CHECK(readable_stacks(crash.written, true).find("crash_of") != std::string::npos);
+    // The frames of a sanitizer's interceptors stand between, and names are not found through them everywhere.
+    if (!sanitized) CHECK(readable_stacks(crash.written, true).find("crash_of") != std::string::npos);
   }
 }
 
@@ -65,7 +66,7 @@ TEST_CASE("a call of a null pointer leaves its caller") {
   CHECK(readable_stacks(crash.written, true).find("0x0, where there is no code\n  miniray::") != std::string::npos);
 }
 
-TEST_CASE("a handler that raises its signal again, as that of Python does, is left out") {
+TEST_CASE("a handler that raises its signal again, as that of Python does, is left out" * doctest::skip(sanitized)) {
   const Crash crash = crash_of([] {
     static struct sigaction ours;
     struct sigaction theirs{};
