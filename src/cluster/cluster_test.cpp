@@ -14,6 +14,7 @@
 #include "miniray/miniray.hpp"
 #include "tests/described_machine.hpp"
 #include "tests/local_node.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -204,7 +205,10 @@ TEST_CASE("a relaunch that its pool left half-way is finished by the next start"
   CHECK_THROWS_AS((void)workers[0].recv(), WorkerDied);
   {
     Replacement half_way(cluster, workers[0], 0);
-    for (int i = 0; i < 3; ++i) CHECK_FALSE(half_way.advance());  // the dead server refuses, so a new one is launched
+    wait_until("a new launch, since the dead server refuses", [&] {
+      REQUIRE_FALSE(half_way.advance());
+      return half_way.relaunching();
+    });
   }
   std::span<Worker> next = cluster.start("test_echo");
   next[0].send("here");

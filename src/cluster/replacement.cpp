@@ -75,6 +75,8 @@ std::optional<Worker> Replacement::advance() {
   }
 }
 
+bool Replacement::relaunching() const { return state_->relaunching; }
+
 std::optional<Channel> Replacement::new_link() {
   if (!std::exchange(state_->fresh_server, false)) return std::nullopt;
   const std::unique_lock lock(state_->cluster.mutex, std::try_to_lock);

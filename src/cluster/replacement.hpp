@@ -22,6 +22,8 @@ class Replacement {
   /// same GPUs; nullopt before. If the node's server cannot be reached, it is launched again. Throws ClusterError if
   /// that fails too; the next call then starts over.
   [[nodiscard]] std::optional<Worker> advance();
+  /// Returns whether the node's server is being launched again.
+  [[nodiscard]] bool relaunching() const;
   /// Returns a connection to the node's server for large buffers, if the server was launched again; else nullopt.
   [[nodiscard]] std::optional<Channel> new_link();
 

@@ -94,14 +94,12 @@ struct InPlaceRegistry {
   void drop_lent() {
     std::vector<std::unique_ptr<InPlaceMemory>> dropped;  // destroyed without the lock
     const std::scoped_lock lock(mutex);
-    const auto lent = std::stable_partition(unused.begin(), unused.end(), [](const auto& memory) {
-      return memory->head().users.load(std::memory_order_acquire) == 0;
-    });
-    for (auto memory = lent; memory != unused.end(); ++memory) {
-      unused_bytes -= (*memory)->data().size();
-      dropped.push_back(std::move(*memory));
+    for (std::unique_ptr<InPlaceMemory>& memory : unused) {
+      if (memory->head().users.load(std::memory_order_acquire) == 0) continue;
+      unused_bytes -= memory->data().size();
+      dropped.push_back(std::move(memory));
     }
-    unused.erase(lent, unused.end());
+    std::erase(unused, nullptr);
   }
 
   void drop_received(InPlaceMemory* memory) {
