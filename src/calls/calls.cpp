@@ -80,10 +80,10 @@ class PendingCall : public PendingResult, public CallSettler {
 namespace {
 
 // `arguments_at`: where in the body the arguments are, if there are any.
-std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, std::string function, CallVerb verb,
-                                        const Value& body, std::optional<std::size_t> arguments_at,
+std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, const std::string& function,
+                                        CallVerb verb, const Value& body, std::optional<std::size_t> arguments_at,
                                         std::optional<std::size_t> items = {}) {
-  auto call = std::make_shared<PendingCall>(desk, std::move(function), items);
+  auto call = std::make_shared<PendingCall>(desk, function, items);
   call->number = desk->next_number();
   try {
     desk->begin(call_message(verb, body, call->number, desk->worker().channel().codec()), call);
