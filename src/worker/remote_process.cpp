@@ -102,7 +102,7 @@ void RemoteProcess::read_control() {
 std::string RemoteProcess::stack(const std::function<void()>& on_interrupt) {
   stack_.reset();
   if (!running()) return {};
-  const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms + limits::stop_margin_ms);
+  const Deadline deadline = Deadline::in_ms(limits::stack_wait_ms + limits::crash_names_ms);
   try {
     control_.send_some(encode({{"doing", true}}));
   } catch (const EndOfStream&) {
