@@ -146,7 +146,9 @@ build/peers.done: tools/peers-debian-packages.txt build/package.done bench/peers
 	@PYTHONPATH=bench $(BIN)/python -m peers.install build/peers-venv build/peers-wheel/*.whl
 	@touch $@
 
-bench-peers: library package build/peers.done
+# The programs of other C++ libraries are built only after these were installed, so cmake looks for them again.
+bench-peers: package build/peers.done
+	@cmake -S . -B build/release >/dev/null && cmake --build build/release
 	@$(BIN)/python bench/peers_bench.py $(PEERS_OPTIONS)
 
 wheels: $(VENV)/done
