@@ -60,13 +60,18 @@ class GroupBroken : public Error {
 void create_group(std::span<Worker* const> workers, const CollectiveOptions& options = {});
 void create_group(std::span<Worker> workers, const CollectiveOptions& options = {});
 
+/// Returns whether a message that a worker has received is an invitation to a group.
+[[nodiscard]] bool is_invitation(const Message& message);
+
 /// A rank of a group, in a worker. One thread at a time may use it. The other ranks notice when it is destroyed.
 class Group {
  public:
   /// Receives the invitation and waits until all ranks have joined. Throws UsageError if the next message is another
   /// one, TimeoutError and GroupBroken as the calls below do.
   [[nodiscard]] static Group join(Handle& handle, std::function<void()> on_interrupt = {});
-  /// Joins by an invitation that was received already. Throws UsageError if the group is on several machines.
+  /// The same for an invitation that was received already.
+  [[nodiscard]] static Group accept(Handle& handle, const Value& invitation, std::function<void()> on_interrupt = {});
+  /// The same without a handle. Throws UsageError if the group is on several machines.
   explicit Group(const Value& invitation, std::function<void()> on_interrupt = {});
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;

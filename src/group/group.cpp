@@ -23,7 +23,7 @@ struct Membership {
   std::optional<GroupLinks> links;
 };
 
-Membership accept(Handle* handle, const Value& invitation, std::function<void()> on_interrupt) {
+Membership take_part(Handle* handle, const Value& invitation, std::function<void()> on_interrupt) {
   const Value* const found = invitation.kind() == Value::Kind::map ? invitation.find(invitation_key) : nullptr;
   if (found == nullptr)
     throw UsageError("an invitation to a group was expected, and the message is " + invitation.text() +
@@ -152,15 +152,26 @@ void Group::State::reduce(std::span<std::byte> data, DType dtype, ReduceOp op, i
 }
 
 Group::Group(const Value& invitation, std::function<void()> on_interrupt)
-    : state_(std::make_unique<State>(accept(nullptr, invitation, std::move(on_interrupt)))) {}
+    : state_(std::make_unique<State>(take_part(nullptr, invitation, std::move(on_interrupt)))) {}
 Group::Group(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Group::Group(Group&&) noexcept = default;
 Group& Group::operator=(Group&&) noexcept = default;
 Group::~Group() = default;
 
 Group Group::join(Handle& handle, std::function<void()> on_interrupt) {
-  const Value invitation = handle.recv();
-  return Group(std::make_unique<State>(accept(&handle, invitation, std::move(on_interrupt))));
+  return accept(handle, handle.recv(), std::move(on_interrupt));
+}
+Group Group::accept(Handle& handle, const Value& invitation, std::function<void()> on_interrupt) {
+  return Group(std::make_unique<State>(take_part(&handle, invitation, std::move(on_interrupt))));
+}
+
+// Looks at the beginning of the body only, because every message of a worker is looked at: a map whose first key is the
+// one of an invitation.
+bool is_invitation(const Message& message) {
+  if (message.kind != Message::Kind::message) return false;
+  static constexpr std::string_view packed = "\x81\xadminiray.group", json = "{\"miniray.group\"";
+  static_assert(packed.ends_with(invitation_key));
+  return message.body.starts_with(message.codec == Codec::json ? json : packed);
 }
 
 int Group::rank() const { return static_cast<int>(state_->rank()); }

@@ -218,6 +218,27 @@ TEST_CASE("messages that workers sent before they join are kept, in order") {
   }
 }
 
+TEST_CASE("a worker that has received the invitation can still join, and tell it from other messages") {
+  const WorkFunction work = [](Handle& handle) {
+    for (;;) {
+      const Message message = handle.receive();
+      if (is_invitation(message))
+        handle.send(Group::accept(handle, decode(message)).rank());
+      else
+        handle.send("no invitation");
+    }
+  };
+  for (const Codec codec : {Codec::msgpack, Codec::json}) {
+    for (const bool share : {true, false}) {
+      Worker worker(work, WorkerOptions{.codec = codec, .shared_memory = share});
+      worker.send({{"miniray", "group"}});
+      CHECK(worker.recv({.timeout_s = 60}) == Value("no invitation"));
+      create_group(std::span(&worker, 1));
+      CHECK(worker.recv({.timeout_s = 60}) == Value(0));
+    }
+  }
+}
+
 TEST_CASE("a worker that dies while a group is made ends create_group and the other ranks' join") {
   std::vector<Worker> workers = spread_ranks("aab", [](Group&, Handle&) { return Value("joined"); });
   workers[1] = Worker(
