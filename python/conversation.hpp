@@ -6,6 +6,7 @@
 
 #include "interop.hpp"
 #include "miniray/channel.hpp"
+#include "miniray/group.hpp"
 #include "miniray/handle.hpp"
 #include "miniray/worker.hpp"
 #include "object_builder.hpp"
@@ -29,6 +30,12 @@ bool send_some(T& self, nb::handle message) {
 // A signal handler may raise an exception while the message is decoded. The message is then put back, and is not lost.
 template <class T>
 nb::object decode_or_put_back(T& self, Message message) {
+  if (std::is_same_v<T, Handle> && is_invitation(message)) {
+    self.put_back(std::move(message));
+    throw UsageError(
+        "the next message is an invitation to a group, which recv() does not return: the coordinator has called "
+        "create_group(). Call miniray.Group(handle) to join; the invitation is kept for it");
+  }
   try {
     return decode_object(message);
   } catch (const nb::python_error&) {

@@ -127,12 +127,13 @@ void bind_group(nb::module_& module) {
           "all"_a, "part"_a, "op"_a);
   module.def(
       "_create_group",
-      [](const std::vector<Worker*>& workers, double timeout) {
+      [](const std::vector<Worker*>& workers, double timeout, int first_port, int last_port, double unreachable) {
         const nb::gil_scoped_release released;
-        create_group(workers, {.timeout_s = timeout});
+        create_group(workers, {timeout, first_port, last_port, unreachable});
       },
-      "workers"_a, "timeout"_a,
-      nb::sig("def _create_group(workers: collections.abc.Sequence[typing.Any], timeout: float) -> None"));
+      "workers"_a, "timeout"_a, "first_port"_a, "last_port"_a, "unreachable"_a,
+      nb::sig("def _create_group(workers: collections.abc.Sequence[typing.Any], timeout: float, first_port: int, "
+              "last_port: int, unreachable: float) -> None"));
 }
 
 }  // namespace miniray::python

@@ -211,3 +211,25 @@ def test_a_message_that_is_no_invitation() -> None:
             miniray.create_group([worker, worker])
     with pytest.raises(UsageError, match="at least one worker"):
         miniray.create_group([])
+
+
+def test_a_worker_that_waits_in_recv_is_told_how_to_join() -> None:
+    def waits(handle: Any) -> None:
+        handle.recv()
+
+    def joins_later(handle: Any) -> None:
+        try:
+            handle.recv()
+        except UsageError as error:
+            handle.send(str(error))
+        handle.send(Group(handle).rank)
+
+    with Worker(joins_later) as one, Worker(joins_later) as two:
+        miniray.create_group([one, two])
+        for rank, worker in enumerate([one, two]):
+            assert "an invitation to a group, which recv() does not return" in worker.recv(timeout=PATIENCE_S)
+            assert worker.recv(timeout=PATIENCE_S) == rank
+    with Worker(waits) as one:
+        miniray.create_group([one])
+        with pytest.raises(miniray.WorkerError, match=r"UsageError.*Call miniray\.Group\(handle\)"):
+            one.recv(timeout=PATIENCE_S)

@@ -36,6 +36,20 @@ void offer_functions() {
   miniray::registry().add_class<Counter, int>("Counter").method("increment", &Counter::increment);
 }
 
+// A rank of a group, whose other ranks may be Python workers: adds up, and sends all that it got.
+void add_up(miniray::Handle& handle) {
+  miniray::Group group = miniray::Group::join(handle);
+  for (;;) {
+    const auto count = handle.recv<std::size_t>();
+    std::vector<float> numbers(count, static_cast<float>(group.rank() + 1));
+    group.all_reduce(std::span(numbers));
+    const double mine = numbers.empty() ? 0 : numbers.back();
+    std::vector<double> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(std::span(&mine, 1), std::span(all));
+    handle.send(all);
+  }
+}
+
 template <class Call>
 void print_failure(Call call) {
   try {
@@ -77,7 +91,7 @@ void share_out_among_python(miniray::Cluster& cluster) {
 
 int main(int argc, char** argv) {
   offer_functions();
-  miniray::init(argc, argv, {{"miniray.serve_calls", miniray::serve_calls}});
+  miniray::init(argc, argv, {{"miniray.serve_calls", miniray::serve_calls}, {"add_up", add_up}});
   if (argc != 2) {
     std::fprintf(stderr, "usage: interop_program <python>\n");
     return EXIT_FAILURE;

@@ -241,6 +241,7 @@ def with_length(text: bytes) -> bytes:
         (with_length(b"[" * 2**20), "its request cannot be read"),
         (with_length(b'{"kind": "queen"}'), 'unknown kind of request "queen"'),
         (with_length(b'{"kind": 3}'), "its request cannot be read"),
+        (with_length(b'{"kind": "group", "token": "0 1 life"}'), "no rank of a group"),
         (with_length(b'{"work_fn": ["x"]}'), "its request cannot be read"),
         (with_length(b'{"codec": "pickle"}'), 'unknown codec "pickle"'),
         (with_length(b'{"shared_memory": "yes"}'), "its request cannot be read"),

@@ -164,6 +164,10 @@ class Channel {
   void close();
   [[nodiscard]] bool closed() const;
 
+  /// Returns whether memory and channels can be passed to the peer: it is on this machine, and the channel may use
+  /// shared memory.
+  [[nodiscard]] bool shares_memory() const;
+
   [[nodiscard]] int fileno() const;  ///< readable when ready() may have become true
   [[nodiscard]] Codec codec() const;
   [[nodiscard]] const std::string& peer() const;

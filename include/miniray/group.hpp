@@ -1,11 +1,11 @@
-// Collective operations among workers of one machine, through memory that all of them share:
+// Collective operations among workers. Those of one machine share memory; those of several are also connected by TCP:
 //
 //   coordinator:  miniray::create_group(workers);
 //   each worker:  miniray::Group group = miniray::Group::join(handle);
 //                 group.all_reduce(std::span(gradients));          // every worker has the sum now
 //
 // All ranks make the same calls in the same order. If a rank dies, leaves, or makes another call, the calls of all
-// others throw an error that names the rank, within a second. docs/collectives.md has the details.
+// others throw an error that names the rank, within a second or two. docs/collectives.md has the details.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +37,11 @@ enum class ReduceOp : std::uint8_t { sum, product, min, max };
 struct CollectiveOptions {
   /// How long a call of a rank waits for the others. Then it throws TimeoutError, which names the missing ranks.
   Seconds timeout_s = limits::group_timeout_ms / 1000.0;
+  // If the workers are on several machines:
+  /// The ports on which ranks listen while the group is made; 0: any free port.
+  int first_port = 0, last_port = 0;
+  /// A machine that does not answer for this long is treated as gone.
+  Seconds unreachable_s = limits::unreachable_ms / 1000.0;
 };
 
 /// A rank did not take part in a call: it has died, has left, or has made another call. The group cannot be used again.
@@ -46,9 +51,17 @@ class GroupBroken : public Error {
 };
 
 /// Makes a group of these workers: the n-th worker has rank n. Sends each of them an invitation, which it must receive
-/// by Group::join() as its next message. Throws UsageError, and invites nobody, if a worker is on another machine.
+/// by Group::join() as its next message.
+/// If all workers are processes of this machine, it returns at once. Otherwise it waits until all ranks have joined and
+/// are connected to each other. Then it throws GroupBroken, which names ranks, addresses and causes, if some cannot
+/// connect; WorkerDied if a worker dies; TimeoutError, which names the missing ranks, after timeout_s. The ranks that
+/// have joined throw GroupBroken then, and the workers can be used further. Messages that a worker sent before it
+/// joined are kept for recv().
 void create_group(std::span<Worker* const> workers, const CollectiveOptions& options = {});
 void create_group(std::span<Worker> workers, const CollectiveOptions& options = {});
+
+/// Returns whether a message that a worker has received is an invitation to a group.
+[[nodiscard]] bool is_invitation(const Message& message);
 
 /// A rank of a group, in a worker. One thread at a time may use it. The other ranks notice when it is destroyed.
 class Group {
@@ -56,7 +69,9 @@ class Group {
   /// Receives the invitation and waits until all ranks have joined. Throws UsageError if the next message is another
   /// one, TimeoutError and GroupBroken as the calls below do.
   [[nodiscard]] static Group join(Handle& handle, std::function<void()> on_interrupt = {});
-  /// Joins by an invitation that was received already.
+  /// The same for an invitation that was received already.
+  [[nodiscard]] static Group accept(Handle& handle, const Value& invitation, std::function<void()> on_interrupt = {});
+  /// The same without a handle. Throws UsageError if the group is on several machines.
   explicit Group(const Value& invitation, std::function<void()> on_interrupt = {});
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;
@@ -150,6 +165,7 @@ class Group {
   class State;  // for the library's own files
 
  private:
+  explicit Group(std::unique_ptr<State> state);
   Owned<State> state_;
 };
 

@@ -155,6 +155,13 @@ inline constexpr int stop_margin_ms = 2000;
 inline constexpr std::size_t group_area_bytes = 512 * kib;
 inline constexpr std::size_t group_small_bytes_max = 16 * kib;
 inline constexpr int group_slice_ms = 50;
+// The text that says why a group is broken.
+inline constexpr std::size_t group_reason_bytes_max = 1020;
+// Groups on several machines: what is on its way at once between two machines, how long the ranks have to connect to
+// each other, and how long a call goes on after a rank on another machine has ended, which may have done its part.
+inline constexpr std::size_t group_node_area_bytes = 2 * mib;
+inline constexpr int group_link_ms = 15'000;
+inline constexpr int group_ended_rank_ms = 500;
 
 // Training groups. Ranks have group_timeout_ms to report that they are ready. After a failure, the others have
 // failing_ranks_ms to fail too, so that the cause can be told from its consequences.

@@ -1,4 +1,4 @@
-"""Collective operations among workers of one machine, through memory that all of them share."""
+"""Collective operations among workers. Those of one machine share memory; those of several are connected by TCP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from miniray import _core
+from miniray.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,13 +14,30 @@ if TYPE_CHECKING:
     from miniray._core import Handle
 
 
-def create_group(workers: Iterable[Any], timeout: float | None = None) -> None:
+def create_group(
+    workers: Iterable[Any],
+    timeout: float | None = None,
+    *,
+    ports: tuple[int, int] | None = None,
+    unreachable_s: float = _core.limits.unreachable_ms / 1000,
+) -> None:
     """Make a group of these workers: the n-th worker has rank n. Each of them must call ``Group(handle)`` next.
 
-    ``timeout`` is how many seconds a call of a rank waits for the others; by default, 600. Raises UsageError, and
-    invites nobody, if a worker is on another machine.
+    ``timeout`` is how many seconds a call of a rank waits for the others; by default, 600.
+
+    If all workers are processes of this machine, it returns at once. Otherwise it waits until all ranks have joined and
+    are connected to each other. It raises GroupBroken, which names ranks, addresses and causes, if some cannot connect,
+    WorkerDied if a worker dies, and TimeoutError, which names the missing ranks, after ``timeout``; the ranks that have
+    joined raise GroupBroken then, and the workers can be used further. ``ports`` is the range of ports, as
+    (first, last), on which the ranks listen meanwhile; by default they take any free ports. A machine that does not
+    answer for ``unreachable_s`` seconds is treated as gone.
     """
-    _core._create_group(list(workers), _core.limits.group_timeout_ms / 1000 if timeout is None else timeout)
+    first, last = (0, 0) if ports is None else ports
+    if ports is not None and first == 0:
+        raise UsageError(f"the ports of a group are a range of numbers from 1 to 65535, not {first} to {last}")
+    if timeout is None:
+        timeout = _core.limits.group_timeout_ms / 1000
+    _core._create_group(list(workers), timeout, first, last, unreachable_s)
 
 
 class Group:
@@ -36,8 +54,8 @@ class Group:
     "product", "min" or "max".
 
     If a rank dies, leaves or makes another call, the calls of all others raise GroupBroken, which names the rank,
-    within a second. If a rank is missing for longer than the time-out, they raise TimeoutError. The group cannot be
-    used afterwards.
+    within a second or two. If a rank is missing for longer than the time-out, they raise TimeoutError. The group cannot
+    be used afterwards.
     """
 
     def __init__(self, handle: Handle) -> None:

@@ -170,6 +170,10 @@ Fd listen(const Address& address) {
 }
 
 int local_port(int socket) { return port_of(name_of_socket(socket, getsockname)); }
+std::string local_host(int socket) {
+  const Address address = name_of_socket(socket, getsockname);
+  return address.storage.ss_family == AF_UNIX ? std::string() : address.host();
+}
 
 std::optional<Accepted> accept(int listener) {
   Address address;
@@ -252,6 +256,12 @@ std::vector<Interface> interfaces() {
     }
   }
   return all;
+}
+
+std::string machine_id() {
+  std::array<char, 64> name_space{};
+  const ssize_t size = readlink("/proc/self/ns/net", name_space.data(), name_space.size() - 1);
+  return system::read_small_file("/proc/sys/kernel/random/boot_id") + (size > 0 ? name_space.data() : "");
 }
 
 std::string host_name() {

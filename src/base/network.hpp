@@ -33,6 +33,8 @@ std::vector<Address> resolve(const std::string& host, int port);
 /// is taken.
 Fd listen(const Address& address);
 int local_port(int socket);
+/// Returns the numeric address of this machine that a connected TCP socket uses; empty for another kind of socket.
+std::string local_host(int socket);
 /// Returns the process that listens on a port, such as "process 1234 (python train.py)", or "another process" if this
 /// user may not see it.
 std::string owner_of_port(int port);
@@ -59,6 +61,9 @@ void notice_dead_peer(int socket, int after_ms);
 void notice_deaf_peer(int socket, int after_ms);
 
 std::string host_name();
+/// Returns a text that is the same for all processes which reach each other at the loopback address: those with the
+/// same kernel and network namespace.
+std::string machine_id();
 /// Returns the address of this machine to which the current ssh session is connected; empty outside ssh.
 std::string ssh_arrived_at();
 /// Returns whether a numeric address is a loopback address.

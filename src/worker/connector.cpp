@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t answer_bytes_max = limits::request_bytes_max;
 
-std::string remedy(int error) {
+std::string remedy(int error, Request::Kind kind) {
+  if (kind == Request::Kind::group) return std::generic_category().message(error);  // its caller knows the cure
   if (error == ECONNREFUSED || error == ENOENT)
     return "no server listens there. Start one on that machine: python -m miniray.worker_server --port ... --work-fn "
            "..., or see whether it has ended";
@@ -35,6 +36,7 @@ Connector::Connector(std::vector<network::Address> addresses, std::string where,
     : addresses_(std::move(addresses)),
       where_(std::move(where)),
       key_(key),
+      kind_(request.kind),
       request_(write_request(request)),
       unreachable_ms_(request.unreachable_ms) {
   MINIRAY_CHECK(!addresses_.empty());
@@ -57,7 +59,7 @@ void Connector::try_next_address() {
       return;
     } catch (const SystemError& error) {
       if (next_address_ == addresses_.size())
-        throw Refused("cannot connect to " + where_ + ": " + remedy(error.error_number()));
+        throw Refused("cannot connect to " + where_ + ": " + remedy(error.error_number(), kind_));
     }
   }
 }
@@ -72,6 +74,10 @@ std::string Connector::operation() const {
   return step_ == Step::proving ? "agree on a key with " + where_ : "get an answer from " + where_;
 }
 
+std::string Connector::closed_text() const {
+  return kind_ == Request::Kind::group ? "it closed the connection" : std::string(server_closed) + ". Its log says why";
+}
+
 void Connector::send(std::string_view bytes) {
   unsent_ += bytes;
   flush();
@@ -84,7 +90,7 @@ void Connector::flush() {
     const system::Transfer transfer = system::send(socket_.get(), std::span(&piece, 1), {});
     if (transfer.outcome == system::Transfer::Outcome::would_block) return;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + operation() + ": " + std::string(server_closed) + ". Its log says why");
+      throw Refused("cannot " + operation() + ": " + closed_text());
     unsent_.erase(0, transfer.bytes);
   }
 }
@@ -97,7 +103,7 @@ bool Connector::receive(std::string& into, std::size_t wanted) {
         system::receive(socket_.get(), std::span(room).first(most), system::Block::no, nullptr);
     if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
     if (transfer.outcome == system::Transfer::Outcome::closed)
-      throw Refused("cannot " + operation() + ": " + std::string(server_closed) + ". Its log says why");
+      throw Refused("cannot " + operation() + ": " + closed_text());
     into.append(reinterpret_cast<const char*>(room.data()), transfer.bytes);
   }
   return true;
@@ -106,7 +112,7 @@ bool Connector::receive(std::string& into, std::size_t wanted) {
 void Connector::connected() {
   const int error = network::connect_error(socket_.get());
   if (error != 0 && next_address_ < addresses_.size()) return try_next_address();
-  if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error));
+  if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error, kind_));
   if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
   network::notice_deaf_peer(socket_.get(), unreachable_ms_);  // during the handshake, both ends always read
   step_ = Step::proving;
@@ -137,7 +143,8 @@ void Connector::advance_or_throw() {
     }
     handshake_->feed(arrived);
     if (handshake_->refusal())
-      throw Refused("cannot talk to the server at " + where_ + ": " + handshake_->error_text());
+      throw Refused((kind_ == Request::Kind::group ? "cannot talk to " : "cannot talk to the server at ") + where_ +
+                    ": " + handshake_->error_text());
     if (!handshake_->done()) continue;
     send(handshake_->take_output() + request_);  // together, which saves a round trip
     step_ = Step::asking;

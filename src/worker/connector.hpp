@@ -49,6 +49,7 @@ class Connector {
   enum class Step : std::uint8_t { connecting, proving, asking };
   void advance_or_throw();
   void try_next_address();
+  [[nodiscard]] std::string closed_text() const;
   void connected();
   void send(std::string_view bytes);
   void flush();
@@ -58,6 +59,7 @@ class Connector {
   std::size_t next_address_ = 0;
   std::string where_;
   Key key_;
+  Request::Kind kind_;
   std::string request_;
   int unreachable_ms_;
   Fd socket_;

@@ -10,7 +10,7 @@
 namespace miniray {
 namespace {
 
-constexpr std::array<const char*, 3> kind_names{"worker", "control", "link"};
+constexpr std::array<const char*, 4> kind_names{"worker", "control", "link", "group"};
 
 std::string string_or_empty(const Value& from, const char* key) {
   const Value* found = from.find(key);

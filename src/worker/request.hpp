@@ -19,6 +19,7 @@ struct Request {
     worker,   ///< asks for a worker, which uses this connection
     control,  ///< carries signals to the worker with the same token, and the report of its end
     link,     ///< carries buffers for several workers of the server
+    group,    ///< connects two ranks of a group (group/meeting.hpp); servers refuse it
   };
   Kind kind = Kind::worker;
   std::string token;    ///< pairs the two connections of a worker; empty if there is no control connection

@@ -216,6 +216,9 @@ void WorkerServer::State::advance(PendingList::iterator pending) {
 void WorkerServer::State::serve_request(Pending pending) {
   const Request& request = pending.connection.request();
   if (request.kind == Request::Kind::link) return open_link(pending.connection);
+  if (request.kind == Request::Kind::group)
+    return refuse({&pending.connection.socket()}, pending.connection.peer(),
+                  "this is a worker server and no rank of a group; give the address that the rank has told");
   if (request.kind == Request::Kind::worker && request.token.empty()) return start_worker(pending.connection, nullptr);
   pair_up(std::move(pending));
 }
