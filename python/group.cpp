@@ -127,13 +127,14 @@ void bind_group(nb::module_& module) {
           "all"_a, "part"_a, "op"_a);
   module.def(
       "_create_group",
-      [](const std::vector<Worker*>& workers, double timeout, int first_port, int last_port, double unreachable) {
+      [](const std::vector<Worker*>& workers, double timeout, int first_port, int last_port, double unreachable,
+         bool encrypt) {
         const nb::gil_scoped_release released;
-        create_group(workers, {timeout, first_port, last_port, unreachable});
+        create_group(workers, {timeout, first_port, last_port, unreachable, encrypt});
       },
-      "workers"_a, "timeout"_a, "first_port"_a, "last_port"_a, "unreachable"_a,
+      "workers"_a, "timeout"_a, "first_port"_a, "last_port"_a, "unreachable"_a, "encrypt"_a,
       nb::sig("def _create_group(workers: collections.abc.Sequence[typing.Any], timeout: float, first_port: int, "
-              "last_port: int, unreachable: float) -> None"));
+              "last_port: int, unreachable: float, encrypt: bool) -> None"));
 }
 
 }  // namespace miniray::python

@@ -14,13 +14,15 @@ namespace {
 
 RemoteOptions remote_options(const std::string& work_fn, const std::string& key, double connect_timeout_s,
                              double unreachable_s, std::map<std::string, std::string> environment,
-                             const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+                             std::optional<bool> encrypt, const std::string& codec, std::optional<int> spin_us,
+                             std::uint64_t inbox_bytes_max) {
   RemoteOptions options;
   options.work_fn = work_fn;
   options.key = key;
   options.connect_timeout_s = connect_timeout_s;
   options.unreachable_s = unreachable_s;
   options.environment = std::move(environment);
+  options.encrypt = encrypt;
   options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max);
   return options;
 }
@@ -36,10 +38,10 @@ void bind_remote_worker(nb::module_& module) {
   module.def(
       "_connect",
       [](const Addresses& addresses, const std::string& work_fn, const std::string& key, double connect_timeout_s,
-         double unreachable_s, std::map<std::string, std::string> environment, const std::string& codec,
-         std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+         double unreachable_s, std::map<std::string, std::string> environment, std::optional<bool> encrypt,
+         const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
         const RemoteOptions options = remote_options(work_fn, key, connect_timeout_s, unreachable_s,
-                                                     std::move(environment), codec, spin_us, inbox_bytes_max);
+                                                     std::move(environment), encrypt, codec, spin_us, inbox_bytes_max);
         std::vector<RemoteAddress> all;
         all.reserve(addresses.size());
         for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}, {}});
@@ -50,11 +52,11 @@ void bind_remote_worker(nb::module_& module) {
         }
         return wrap_ready(std::move(workers));
       },
-      "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "environment"_a, "codec"_a,
-      "spin_us"_a.none(), "inbox_bytes_max"_a,
+      "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "environment"_a,
+      "encrypt"_a.none(), "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
       nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str, connect_timeout_s: float, "
-              "unreachable_s: float, environment: dict[str, str], codec: str, spin_us: int | None, inbox_bytes_max: "
-              "int) -> list[_ReadyWorker]"));
+              "unreachable_s: float, environment: dict[str, str], encrypt: bool | None, codec: str, spin_us: int | "
+              "None, inbox_bytes_max: int) -> list[_ReadyWorker]"));
   module.def(
       "_connect_to_fork_server",
       [](std::size_t count, const std::string& socket, const std::string& key, std::optional<int> spin_us) {
@@ -73,7 +75,7 @@ void bind_remote_worker(nb::module_& module) {
 
 RemoteAddress fork_server_address(const std::string& socket, const std::string& key, std::optional<int> spin_us) {
   RemoteOptions options = remote_options("", key, limits::connect_timeout_ms / 1000.0, limits::unreachable_ms / 1000.0,
-                                         {}, "msgpack", spin_us, limits::inbox_bytes_max);
+                                         {}, {}, "msgpack", spin_us, limits::inbox_bytes_max);
   options.same_machine = true;
   return {socket, 0, std::move(options), "localhost", {}};
 }

@@ -46,8 +46,9 @@ void bind_worker_server(nb::module_& module) {
       .def(
           "__init__",
           [](WorkerServer* self, const std::string& host, int port, nb::object work, std::size_t num_workers,
-             const std::string& key) {
+             const std::string& key, std::optional<bool> encrypt) {
             WorkerServerOptions options;
+            options.encrypt = encrypt;
             options.num_workers = num_workers;
             options.key = key;
             set_server_options(options);
@@ -55,9 +56,9 @@ void bind_worker_server(nb::module_& module) {
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
             new (self) WorkerServer(host, port, std::move(function), std::move(options));
           },
-          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a,
+          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a, "encrypt"_a.none(),
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
-                  "None, num_workers: int, key: str) -> None"))
+                  "None, num_workers: int, key: str, encrypt: bool | None) -> None"))
       .def(
           "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
           "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "

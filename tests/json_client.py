@@ -14,7 +14,7 @@ from typing import Any
 HEAD = struct.Struct("<2sBBIQ")  # magic, kind, codec, number of buffers, body bytes
 ENTRY = struct.Struct("<QQ")  # bytes, place (0: in the stream)
 CODES = {"float64": "d", "int64": "q", "float32": "f", "int32": "i", "uint8": "B"}
-VERSION = 2
+VERSION = 3
 
 
 class JsonClient:
@@ -22,17 +22,18 @@ class JsonClient:
         self.stream = connection.makefile("rwb")
 
     def prove(self, key: bytes, version: int = VERSION) -> None:
-        """The handshake with a worker server."""
-        nonce = os.urandom(32)
-        self.stream.write(b"MiniRay?" + struct.pack("<I", version) + nonce)
+        """The handshake with a worker server, for a connection that is not sealed."""
+        hello = b"MiniRay?" + struct.pack("<II", version, 0) + os.urandom(32)
+        self.stream.write(hello)
         self.stream.flush()
-        magic, theirs, refusal = struct.unpack("<8sII", self._read(16))
+        head = self._read(16)
+        magic, theirs, refusal = struct.unpack("<8sII", head)
         if magic != b"MiniRay!" or theirs != version or refusal != 0:
             raise ConnectionRefusedError(f"{magic!r}, version {theirs}, refusal {refusal}")
-        server_nonce, proof = self._read(32), self._read(32)
-        if not hmac.compare_digest(proof, hmac.digest(key, b"MiniRay server" + nonce + server_nonce, hashlib.sha256)):
+        said, proof = hello + head + self._read(4 + 32), self._read(32)
+        if not hmac.compare_digest(proof, hmac.digest(key, b"MiniRay server" + said, hashlib.sha256)):
             raise ConnectionRefusedError("the server has another key")
-        self.stream.write(hmac.digest(key, b"MiniRay client" + nonce + server_nonce, hashlib.sha256))
+        self.stream.write(hmac.digest(key, b"MiniRay client" + said + proof, hashlib.sha256))
         self.stream.flush()
 
     def ask(self, **request: Any) -> Any:

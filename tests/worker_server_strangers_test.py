@@ -18,7 +18,7 @@ from waiting import until
 import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
 
-HELLO = b"MiniRay?" + struct.pack("<I", 2) + bytes(32)
+HELLO = b"MiniRay?" + struct.pack("<II", 3, 0) + bytes(32)
 OTHER_KEY = "0123456789abcdef" * 4
 
 

@@ -25,6 +25,8 @@
 
 namespace MINIRAY_API miniray {
 
+class Seal;
+
 struct ChannelOptions {
   std::string peer = "peer";        ///< the peer's name in errors and traces
   Codec codec = Codec::msgpack;     ///< for values that are sent; a received message names its own codec
@@ -36,7 +38,8 @@ struct ChannelOptions {
   std::function<bool()> peer_is_gone = {};  ///< called during long waits, in case the socket has not shown it
   /// Returns the supplied buffer of that number (see BufferPlace), which has that size.
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
-  bool check_invariants = false;  ///< for tests: every call ends with Channel::check_invariants()
+  std::shared_ptr<Seal> seal = {};  ///< for the library's own files: encrypts what passes through the socket
+  bool check_invariants = false;    ///< for tests: every call ends with Channel::check_invariants()
 };
 
 /// Which messages to receive. Calls and replies are one lane, all other messages are another. A receive from one lane

@@ -40,6 +40,14 @@ inline constexpr std::int64_t dropped_look_ns = 50'000;
 inline constexpr std::size_t recycled_buffer_bytes_min = 256 * kib;
 inline constexpr std::size_t recycled_bytes_max = 256 * mib;
 
+// Connections that are sealed. A record has at most sealed_record_bytes, so that the peer opens one while the next is
+// sealed. A channel that receives much reads up to sealed_buffer_bytes_max at once. A key encrypts at most
+// sealed_records_per_key records, far below the limits of AES-GCM.
+inline constexpr std::size_t sealed_record_bytes = 64 * kib;
+inline constexpr std::size_t sealed_buffer_bytes_min = 4 * kib;
+inline constexpr std::size_t sealed_buffer_bytes_max = 256 * kib;
+inline constexpr std::uint64_t sealed_records_per_key = 1U << 20;
+
 // Shared memory, for each direction of a channel.
 inline constexpr std::uint64_t shared_buffer_bytes_min = 64 * kib;
 inline constexpr std::uint64_t shared_memory_bytes_max = 512 * mib;

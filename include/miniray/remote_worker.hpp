@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,9 @@ namespace MINIRAY_API miniray {
 struct RemoteOptions {
   std::string work_fn = {};  ///< the name of the function to run; empty: the one that the server was started with
   std::string key = {};      ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
+  /// Whether the connection is encrypted. By default, it is if it leaves this machine. False is for networks that you
+  /// trust; both sides must say it. What goes through a Unix-domain socket is never encrypted here.
+  std::optional<bool> encrypt = {};
   Seconds connect_timeout_s = limits::connect_timeout_ms / 1000.0;
   /// If one host does not answer the other for this long, each treats the other as gone.
   Seconds unreachable_s = limits::unreachable_ms / 1000.0;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "miniray/export.hpp"
@@ -20,6 +21,9 @@ namespace MINIRAY_API miniray {
 struct WorkerServerOptions {
   std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit
   std::string key = {};         ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
+  /// Whether connections are encrypted. By default, those are that leave this machine. False is for networks that you
+  /// trust; both sides must say it. What goes through a Unix-domain socket is never encrypted here.
+  std::optional<bool> encrypt = {};
   /// Returns the function that a connection names in its request. Called once for each name. If it throws, the
   /// connection is refused with the text of the exception.
   std::function<WorkFunction(const std::string& name)> find_work = {};

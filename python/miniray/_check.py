@@ -71,6 +71,10 @@ def boolean(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def boolean_or_none(name: str, value: Any) -> bool | None:
+    return None if value is None else boolean(name, value)
+
+
 def path(name: str, value: Any) -> str:
     """Check for a str or a path object. Returns a str; "" for None."""
     if value is None:

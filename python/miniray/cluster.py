@@ -60,7 +60,8 @@ class Cluster:
 
     The cluster copies your script and the modules beside it to the nodes; the nodes need Python and MiniRay. Set
     ``ship_code=False`` if they have your code already. ``tunnel=True`` carries all traffic inside the ssh connections,
-    so that no port is opened on the nodes. ``program`` is a C++ program that calls ``miniray::init``; the work
+    so that no port is opened on the nodes. Connections that leave this machine are encrypted, unless ``encrypt`` is
+    False, which is for networks that you trust. ``program`` is a C++ program that calls ``miniray::init``; the work
     functions are then functions of that program.
     What workers print is shown on this machine, marked with node and worker. With ``output="folder"``, each worker's
     output goes to its own file there.
@@ -78,6 +79,7 @@ class Cluster:
         program: str | os.PathLike[str] | None = None,
         ship_code: bool = True,
         tunnel: bool = False,
+        encrypt: bool | None = None,
         output: str | os.PathLike[str] | None = None,
         progress: bool = True,
         start_timeout_s: float = _core.limits.start_timeout_ms / 1000,
@@ -93,6 +95,7 @@ class Cluster:
         self._options = (
             ship_code,
             _check.boolean("tunnel", tunnel),
+            _check.boolean_or_none("encrypt", encrypt),
             _check.path("output", output),
             _check.boolean("progress", progress),
             _check.number("start_timeout_s", start_timeout_s, what="a number of seconds"),

@@ -20,6 +20,7 @@ def create_group(
     *,
     ports: tuple[int, int] | None = None,
     unreachable_s: float = _core.limits.unreachable_ms / 1000,
+    encrypt: bool = True,
 ) -> None:
     """Make a group of these workers: the n-th worker has rank n. Each of them must call ``Group(handle)`` next.
 
@@ -30,14 +31,15 @@ def create_group(
     WorkerDied if a worker dies, and TimeoutError, which names the missing ranks, after ``timeout``; the ranks that have
     joined raise GroupBroken then, and the workers can be used further. ``ports`` is the range of ports, as
     (first, last), on which the ranks listen meanwhile; by default they take any free ports. A machine that does not
-    answer for ``unreachable_s`` seconds is treated as gone.
+    answer for ``unreachable_s`` seconds is treated as gone. What ranks of different machines send to each other is
+    encrypted, unless ``encrypt`` is False.
     """
     first, last = (0, 0) if ports is None else ports
     if ports is not None and first == 0:
         raise UsageError(f"the ports of a group are a range of numbers from 1 to 65535, not {first} to {last}")
     if timeout is None:
         timeout = _core.limits.group_timeout_ms / 1000
-    _core._create_group(list(workers), timeout, first, last, unreachable_s)
+    _core._create_group(list(workers), timeout, first, last, unreachable_s, encrypt)
 
 
 class Group:

@@ -204,6 +204,8 @@ class RemoteWorker(Worker):
     was started with. ``key`` is 64 hexadecimal digits; by default it is MINIRAY_KEY, or the content of ~/.miniray/key.
     If one host does not answer the other for ``unreachable_s`` seconds, each treats the other as gone. ``env`` is added
     to the worker's environment. ``restart`` and ``on_restart`` do what Worker's do; the server starts the new process.
+    A connection that leaves this machine is encrypted. ``encrypt=False`` is for networks that you trust; the server must
+    be started with it too. ``encrypt=True`` also encrypts a connection within this machine.
     """
 
     _host_may_vanish = True
@@ -219,6 +221,7 @@ class RemoteWorker(Worker):
         connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
         unreachable_s: float = _core.limits.unreachable_ms / 1000,
         env: Mapping[str, str] | None = None,
+        encrypt: bool | None = None,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
         restart: RestartPolicy | None = None,
@@ -226,7 +229,7 @@ class RemoteWorker(Worker):
     ) -> None:
         _check_restart(restart, on_restart)
         _stop_import()
-        options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
+        options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
         name, sent = _reference(work_fn)
         request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)
@@ -247,6 +250,7 @@ def create_remote_workers(
     connect_timeout_s: float = _core.limits.connect_timeout_ms / 1000,
     unreachable_s: float = _core.limits.unreachable_ms / 1000,
     env: Mapping[str, str] | None = None,
+    encrypt: bool | None = None,
     spin_us: int | None = None,
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
     restart: RestartPolicy | None = None,
@@ -259,7 +263,7 @@ def create_remote_workers(
     """
     _check_restart(restart, on_restart)
     _stop_import()
-    options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
+    options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
     name, sent = _reference(work_fn)
     wanted, what = _addresses(addresses), (name, _key(key), *options)
     made = [RemoteWorker._take_over(ready, sent) for ready in _core._connect(wanted, *what)]
@@ -292,11 +296,12 @@ def _channel_options(codec: Any, spin_us: Any, inbox_bytes_max: Any) -> tuple[st
     return codec, spin_us, _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
 
 
-def _remote_options(connect_timeout_s: Any, unreachable_s: Any, env: Any, *options: Any) -> tuple[Any, ...]:
+def _remote_options(connect_timeout_s: Any, unreachable_s: Any, env: Any, encrypt: Any, *options: Any) -> tuple[Any, ...]:
     return (
         _check.number("connect_timeout_s", connect_timeout_s, what="a number of seconds"),
         _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
         _check.environment("env", env),
+        _check.boolean_or_none("encrypt", encrypt),
         *_channel_options(*options),
     )
 

@@ -175,6 +175,12 @@ std::string local_host(int socket) {
   return address.storage.ss_family == AF_UNIX ? std::string() : address.host();
 }
 
+bool stays_on_machine(int socket) {
+  const Address here = name_of_socket(socket, getsockname), there = name_of_socket(socket, getpeername);
+  if (here.storage.ss_family == AF_UNIX) return true;
+  return here.host() == there.host() || (is_loopback(here.host()) && is_loopback(there.host()));
+}
+
 std::optional<Accepted> accept(int listener) {
   Address address;
   address.size = sizeof(address.storage);

@@ -35,6 +35,9 @@ Fd listen(const Address& address);
 int local_port(int socket);
 /// Returns the numeric address of this machine that a connected TCP socket uses; empty for another kind of socket.
 std::string local_host(int socket);
+/// Returns whether both ends of a connected socket are on this machine: it is a Unix-domain socket, or a TCP connection
+/// between loopback addresses, or from an address of this machine to the same address.
+[[nodiscard]] bool stays_on_machine(int socket);
 /// Returns the process that listens on a port, such as "process 1234 (python train.py)", or "another process" if this
 /// user may not see it.
 std::string owner_of_port(int port);

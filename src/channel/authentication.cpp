@@ -1,8 +1,6 @@
 #include "channel/authentication.hpp"
 
-#include <bearssl.h>
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/fd.hpp"
+#include "base/network.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 
@@ -23,18 +22,10 @@ namespace {
 constexpr std::string_view client_magic = "MiniRay?";
 constexpr std::string_view server_magic = "MiniRay!";
 constexpr std::size_t nonce_bytes = 32, proof_bytes = 32;
-constexpr std::size_t client_hello_bytes = 8 + 4 + nonce_bytes;
+constexpr std::size_t sealing_bytes = 4;
+constexpr std::size_t client_hello_bytes = 8 + 4 + sealing_bytes + nonce_bytes;
 constexpr std::size_t server_head_bytes = 8 + 4 + 4;
-constexpr std::size_t server_rest_bytes = nonce_bytes + proof_bytes;
 constexpr const char* make_key = "python3 -c 'import secrets; print(secrets.token_hex(32))'";
-
-void fill_randomly(std::span<unsigned char> room) {
-  while (!room.empty()) {
-    const ssize_t size = getrandom(room.data(), room.size(), 0);
-    if (size < 0 && errno != EINTR) throw SystemError("get random numbers", errno);
-    if (size > 0) room = room.subspan(static_cast<std::size_t>(size));
-  }
-}
 
 std::string random_string(std::size_t bytes) {
   std::string text(bytes, '\0');
@@ -110,12 +101,8 @@ std::string random_hex(std::size_t bytes) {
 }
 
 std::string content_hash(std::string_view content) {
-  br_sha256_context context;
-  br_sha256_init(&context);
-  br_sha256_update(&context, content.data(), content.size());
-  std::array<unsigned char, br_sha256_SIZE> hash{};
-  br_sha256_out(&context, hash.data());
-  return to_hex(hash);
+  const std::string hash = sha256(content);
+  return to_hex({reinterpret_cast<const unsigned char*>(hash.data()), hash.size()});
 }
 
 Key Key::random() {
@@ -158,16 +145,32 @@ Key Key::of_user() {
 
 std::string Key::hex() const { return to_hex(data_); }
 
-Handshake::Handshake(Role role, const Key& key) : key_(key) {
+Sealing sealing_for(int socket, std::optional<bool> encrypt) {
+  if (system::is_unix_socket(socket)) return Sealing::never;
+  if (encrypt) return *encrypt ? Sealing::always : Sealing::never;
+  return network::stays_on_machine(socket) ? Sealing::if_asked : Sealing::always;
+}
+
+Handshake::Handshake(Role role, const Key& key, Sealing sealing) : role_(role), key_(key), sealing_(sealing) {
   if (role == Role::server) {
     expect(Step::client_hello, client_hello_bytes);
     return;
   }
-  client_nonce_ = random_string(nonce_bytes);
   output_ = client_magic;
   append_number(output_, protocol_version);
-  output_ += client_nonce_;
+  append_number(output_, static_cast<std::uint32_t>(sealing));
+  output_ += random_string(nonce_bytes);
+  transcript_ = output_;
   expect(Step::server_hello_head, server_head_bytes);
+}
+
+void Handshake::prepare() {
+  if (role_ == Role::client && sealing_ == Sealing::always) (void)own_open_key();
+}
+
+const std::string& Handshake::own_open_key() {
+  if (!own_) own_.emplace();
+  return own_->open();
 }
 
 // Goes to a step that needs this many bytes of the peer.
@@ -183,18 +186,12 @@ void Handshake::refuse(Refusal refusal, std::string error_text) {
   expect(Step::failed, 0);
 }
 
-// A proof depends on both nonces and on the side that sends it, so that a recorded proof of another connection, or the
-// peer's own proof sent back, is worthless.
+// A proof depends on everything that was said before it, of which the nonces are new for each connection, and on the
+// side that sends it. So a recorded proof of another connection, or the peer's own proof sent back, is worthless, and
+// nobody can change a hello unnoticed.
 std::string Handshake::proof(std::string_view label) const {
-  br_hmac_key_context key;
-  br_hmac_key_init(&key, &br_sha256_vtable, key_.get().data(), key_.get().size());
-  br_hmac_context context;
-  br_hmac_init(&context, &key, 0);
-  for (const std::string_view part : {label, std::string_view(client_nonce_), std::string_view(server_nonce_)})
-    br_hmac_update(&context, part.data(), part.size());
-  std::string made(proof_bytes, '\0');
-  br_hmac_out(&context, made.data());
-  return made;
+  const Secret made = hmac(key_.get(), {label, transcript_});
+  return {made.get().begin(), made.get().end()};
 }
 
 void Handshake::feed(std::string_view arrived) {
@@ -204,12 +201,19 @@ void Handshake::feed(std::string_view arrived) {
   // A peer that speaks another protocol is refused at its first bytes, even if it never sends a whole hello.
   if (step_ == Step::client_hello && !client_magic.starts_with(input_.substr(0, client_magic.size())))
     return refuse(Refusal::other_version, "it does not speak MiniRay's protocol");
+  // So is a peer of another version, whose hello may be shorter.
+  constexpr std::size_t version_end = client_magic.size() + 4;
+  if (step_ == Step::client_hello && input_.size() >= version_end && input_.size() < client_hello_bytes &&
+      number_at(input_, client_magic.size()) != protocol_version)
+    return client_hello_arrived();
   if (wanted() > 0) return;
   switch (step_) {
     case Step::client_hello:
       return client_hello_arrived();
     case Step::server_hello_head:
       return server_hello_head_arrived();
+    case Step::server_hello_sealing:
+      return server_hello_sealing_arrived();
     case Step::server_hello_rest:
       return server_hello_rest_arrived();
     case Step::client_proof:
@@ -218,6 +222,15 @@ void Handshake::feed(std::string_view arrived) {
     case Step::failed:
       return;
   }
+}
+
+// Each end knows what it says itself, and what the other must have said.
+void Handshake::refuse_sealing(Sealing theirs) {
+  refuse(Refusal::other_sealing,
+         theirs == Sealing::never
+             ? "it was told not to encrypt (encrypt=False), and this side encrypts what leaves the machine. Say the same "
+               "on both sides: encrypt=False only on networks that you trust"
+             : "it encrypts its connections, and this side was told not to (encrypt=False). Say the same on both sides");
 }
 
 // The server proves first, so that a client never gives its proof to a server without the key.
@@ -229,11 +242,23 @@ void Handshake::client_hello_arrived() {
     append_number(output_, static_cast<std::uint32_t>(Refusal::other_version));
     return refuse(Refusal::other_version, versions_differ(theirs));
   }
+  const std::uint32_t said = number_at(input_, client_magic.size() + 4);
+  if (said > static_cast<std::uint32_t>(Sealing::always))
+    return refuse(Refusal::other_version, "its hello is malformed");
+  const auto sealing = static_cast<Sealing>(said);
+  sealed_ = std::max(sealing, sealing_) == Sealing::always;
+  if (sealed_ && std::min(sealing, sealing_) == Sealing::never) {
+    append_number(output_, static_cast<std::uint32_t>(Refusal::other_sealing));
+    return refuse_sealing(sealing);
+  }
   append_number(output_, static_cast<std::uint32_t>(Refusal::none));
-  client_nonce_ = input_.substr(client_hello_bytes - nonce_bytes);
-  server_nonce_ = random_string(nonce_bytes);
-  output_ += server_nonce_ + proof("MiniRay server");
-  expect(Step::client_proof, proof_bytes);
+  append_number(output_, sealed_ ? 1 : 0);
+  output_ += random_string(nonce_bytes);
+  if (sealed_) output_ += own_open_key();
+  transcript_ = input_ + output_;
+  output_ += proof("MiniRay server");
+  transcript_ = input_ + output_;
+  expect(Step::client_proof, (sealed_ ? KeyPair::open_bytes : 0) + proof_bytes);
 }
 
 // The head of the server's hello has the version and the refusal. It is read by itself, because a refusal ends there.
@@ -244,22 +269,64 @@ void Handshake::server_hello_head_arrived() {
   const auto refusal = static_cast<Refusal>(number_at(input_, server_magic.size() + 4));
   if (theirs != protocol_version || refusal == Refusal::other_version)
     return refuse(Refusal::other_version, versions_differ(theirs));
+  if (refusal == Refusal::other_sealing)
+    return refuse_sealing(sealing_ == Sealing::never ? Sealing::always : Sealing::never);
   if (refusal != Refusal::none)
     return refuse(refusal, "it has more unfinished connections than it can hold. Try again later");
-  expect(Step::server_hello_rest, server_rest_bytes);
+  transcript_ += input_;
+  expect(Step::server_hello_sealing, sealing_bytes);
+}
+
+void Handshake::server_hello_sealing_arrived() {
+  const std::uint32_t said = number_at(input_, 0);
+  if (said > 1) return refuse(Refusal::other_version, "its hello is malformed");
+  sealed_ = said == 1;
+  if (sealing_ == (sealed_ ? Sealing::never : Sealing::always))
+    return refuse_sealing(sealed_ ? Sealing::always : Sealing::never);
+  transcript_ += input_;
+  expect(Step::server_hello_rest, nonce_bytes + (sealed_ ? KeyPair::open_bytes : 0) + proof_bytes);
 }
 
 void Handshake::server_hello_rest_arrived() {
-  server_nonce_ = input_.substr(0, nonce_bytes);
-  if (!equal_in_constant_time(input_.substr(nonce_bytes), proof("MiniRay server")))
-    return refuse(Refusal::wrong_key, wrong_key(key_));
-  output_ = proof("MiniRay client");
+  const std::size_t before_proof = input_.size() - proof_bytes;
+  transcript_.append(input_, 0, before_proof);
+  const std::string_view theirs = std::string_view(input_).substr(before_proof);
+  if (!equal_in_constant_time(theirs, proof("MiniRay server"))) return refuse(Refusal::wrong_key, wrong_key(key_));
+  transcript_ += theirs;
+  if (sealed_) {
+    peers_open_key_ = input_.substr(nonce_bytes, KeyPair::open_bytes);
+    output_ = own_open_key();
+    transcript_ += own_open_key();
+  }
+  const std::string own = proof("MiniRay client");
+  output_ += own;
+  transcript_ += own;
   expect(Step::done, 0);
 }
 
 void Handshake::client_proof_arrived() {
-  if (!equal_in_constant_time(input_, proof("MiniRay client"))) return refuse(Refusal::wrong_key, wrong_key(key_));
+  const std::size_t before_proof = input_.size() - proof_bytes;
+  transcript_.append(input_, 0, before_proof);
+  const std::string_view theirs = std::string_view(input_).substr(before_proof);
+  if (!equal_in_constant_time(theirs, proof("MiniRay client"))) return refuse(Refusal::wrong_key, wrong_key(key_));
+  transcript_ += theirs;
+  if (sealed_) peers_open_key_ = input_.substr(0, KeyPair::open_bytes);
   expect(Step::done, 0);
+}
+
+// The keys depend on the shared key, on what only these two ends can compute from their key pairs, and on everything
+// that they have said. The key pair is dropped, so that nobody can open a recorded connection later.
+std::shared_ptr<Seal> Handshake::take_seal() {
+  MINIRAY_CHECK(done());
+  if (!sealed_) return nullptr;
+  const Secret common = own_->common_with(peers_open_key_);
+  own_.reset();
+  const Secret session = hmac(key_.get(), {{reinterpret_cast<const char*>(common.get().data()), Secret::bytes}});
+  const std::string said = sha256(transcript_);
+  const Secret from_client = derive(session, "MiniRay from client" + said);
+  const Secret from_server = derive(session, "MiniRay from server" + said);
+  const bool client = role_ == Role::client;
+  return std::make_shared<Seal>(client ? from_client : from_server, client ? from_server : from_client);
 }
 
 }  // namespace miniray

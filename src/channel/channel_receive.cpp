@@ -33,8 +33,9 @@ void Channel::State::close_broken() {
 system::Transfer Channel::State::read_once(system::Block block) {
   MINIRAY_CHECK(socket.valid() && !ended_, socket.get(), ended_);
   try {
-    return system::receive(socket.get(), reader_.room(), block, is_local_ ? &arrived_descriptors_ : nullptr);
-  } catch (const SystemError&) {
+    return miniray::receive(socket.get(), options.seal.get(), reader_.room(), block,
+                            is_local_ ? &arrived_descriptors_ : nullptr);
+  } catch (const Error&) {
     close_broken();
     throw;
   }
@@ -55,23 +56,37 @@ bool Channel::State::fill(system::Block block) {
       absorb_ring();  // the last frames of the peer may be in the ring
       ended_ = true;
       end_error_ = transfer.error_number;
+      cut_ = options.seal && !options.seal->ended();
       return true;
     case system::Transfer::Outcome::moved:
       break;
   }
+  take_in(transfer.bytes);
+  return true;
+}
+
+// What a seal has read already is taken in too, because the socket does not show that it is there.
+void Channel::State::take_in(std::size_t bytes) {
   try {
-    reader_.commit(transfer.bytes);
+    while (bytes > 0) {
+      reader_.commit(bytes);
+      bytes = options.seal && !reader_.holds_back() ? options.seal->read(reader_.room()) : 0;
+    }
   } catch (...) {
     close_broken();
     throw;
   }
   absorb_frames();
-  return true;
 }
 
 void Channel::State::absorb_frames() {
   try {
-    if (!reader_.has_frame()) return;
+    if (!reader_.has_frame()) {
+      // What a seal held back when the reader held back, or what came together with the handshake.
+      if (options.seal && socket.valid() && !ended_ && !reader_.holds_back() && options.seal->readable())
+        take_in(options.seal->read(reader_.room()));
+      if (!reader_.has_frame()) return;
+    }
     do {
       absorb_ring();  // frames that the peer put into the ring before it sent this one
       Frame frame = reader_.take_frame();
@@ -214,10 +229,10 @@ void Channel::State::discard_received() {
 }
 
 void Channel::State::wait_for_more(const Deadline& deadline) {
-  if (deadline.is_never() && outbox_.empty()) {
+  if (deadline.is_never() && !has_unsent()) {
     if (fill(system::Block::yes)) return;
   } else {
-    const int out = outbox_.empty() ? 0 : POLLOUT;
+    const int out = has_unsent() ? POLLOUT : 0;
     const int events =
         system::poll_one(socket.get(), static_cast<short>(POLLIN | out), deadline.poll_ms(limits::wait_slice_ms));
     if (events > 0 && (events & POLLOUT) != 0) flush_if_possible();
@@ -242,7 +257,7 @@ void Channel::State::look_around() {
 
 // Called by receives. If the peer reads no more, its last messages must still be received, so this does not throw.
 void Channel::State::flush_if_possible() {
-  if (outbox_.empty() || !socket.valid()) return;
+  if (!has_unsent() || !socket.valid()) return;
   try {
     flush_outbox(Patience::none);
   } catch (const EndOfStream&) {

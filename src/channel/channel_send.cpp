@@ -54,8 +54,9 @@ void Channel::State::Outgoing::wrote(std::size_t bytes) {
 
 bool Channel::State::write_some(Outgoing& outgoing) {
   MINIRAY_CHECK(in_use_.load(std::memory_order_relaxed) && socket.valid(), options.peer, socket.get());
-  while (!outgoing.done()) {
-    const system::Transfer transfer = system::send(socket.get(), outgoing.rest(), outgoing.descriptors);
+  while (!outgoing.done() || (options.seal && options.seal->has_unsent())) {
+    const system::Transfer transfer =
+        miniray::send(socket.get(), options.seal.get(), outgoing.rest(), outgoing.descriptors);
     switch (transfer.outcome) {
       case system::Transfer::Outcome::moved:
         written_bytes_ += transfer.bytes;
@@ -115,8 +116,9 @@ bool Channel::State::write(Outgoing& outgoing, Patience patience) {
   return true;
 }
 
+// Of a sealed frame, the seal may have the whole rest already.
 void Channel::State::keep_rest(const Outgoing& outgoing) {
-  MINIRAY_CHECK(!outgoing.done(), outgoing.piece, outgoing.pieces.size());
+  MINIRAY_CHECK(!outgoing.done() || options.seal, outgoing.piece, outgoing.pieces.size());
   for (const iovec& piece : outgoing.rest()) outbox_.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
 }
 
@@ -137,8 +139,8 @@ bool Channel::State::flush(Patience patience) {
 }
 
 bool Channel::State::flush_outbox(Patience patience) {
-  if (outbox_.empty()) return true;
-  MINIRAY_CHECK(outbox_written_ < outbox_.size(), outbox_written_, outbox_.size());
+  if (!has_unsent()) return true;
+  MINIRAY_CHECK(outbox_.empty() || outbox_written_ < outbox_.size(), outbox_written_, outbox_.size());
   Outgoing rest;
   rest.append(outbox_.data() + outbox_written_, outbox_.size() - outbox_written_);
   for (const Fd& descriptor : outbox_descriptors_) rest.descriptors.push_back(descriptor.get());
@@ -154,7 +156,7 @@ bool Channel::State::flush_outbox(Patience patience) {
     throw;
   }
   account();
-  MINIRAY_CHECK(flushed == rest.done(), outbox_written_, outbox_.size());
+  MINIRAY_CHECK(flushed == rest.done() || options.seal, outbox_written_, outbox_.size());
   if (flushed) drop_outbox();
   return flushed;
 }
@@ -287,7 +289,7 @@ void Channel::State::ring_bell() {
   const iovec piece{bell.data(), bell.size()};
   system::Transfer transfer{};
   do {
-    transfer = system::send(socket.get(), std::span(&piece, 1), {});
+    transfer = system::send(socket.get(), std::span(&piece, 1), {});  // a socket with a ring is not sealed
   } while (transfer.outcome == system::Transfer::Outcome::interrupted);
   if (transfer.outcome == system::Transfer::Outcome::closed) fail_closed();
   if (transfer.outcome == system::Transfer::Outcome::would_block) return;  // a full socket wakes the peer anyway

@@ -60,15 +60,27 @@ Channel::State::State(Fd connected, ChannelOptions given)
 }
 
 Channel::State::~State() {
+  send_last_record();
   closed_channels.fetch_add(1, std::memory_order_relaxed);
   InPlaceMemory::on_channel_end();
   if (WaitSet* const set = wait.set) set->drop(*this);
+}
+
+// A sealed stream has a last record, so that its end can be told from a cut. It is sent if the socket takes it at once.
+void Channel::State::send_last_record() {
+  if (!options.seal || generation_ != process_generation() || !socket.valid() || !outbox_.empty()) return;
+  try {
+    options.seal->add_end();
+    (void)miniray::send(socket.get(), options.seal.get(), {}, {});
+  } catch (const Error&) {  // the peer is gone
+  }
 }
 
 void Channel::State::end() {
   const InUse use(*this);
   if (!socket.valid()) return;
   flush_if_possible();
+  send_last_record();
   system::shut_down_writing(socket.get());
   drop_outbox();
   ring_out_.reset();
@@ -78,6 +90,7 @@ void Channel::State::close() {
   if (generation_ == process_generation() && in_use_.load())
     throw UsageError("cannot close the channel to " + options.peer +
                      ": it is in use by another thread. Close it from that thread, or hold a lock around the calls");
+  send_last_record();
   if (generation_ == process_generation() && socket.valid()) system::shut_down(socket.get());  // wakes the peer
   if (WaitSet* const set = wait.set) set->drop(*this);
   if (socket.valid()) InPlaceMemory::on_channel_end();
@@ -137,6 +150,7 @@ void Channel::State::check_invariants() const {
 
   // Only a Unix-domain socket passes descriptors, which shared memory needs.
   for (const Fd& descriptor : arrived_descriptors_) MINIRAY_CHECK(descriptor.valid());
+  MINIRAY_CHECK(!is_local_ || !options.seal, options.peer);
   MINIRAY_CHECK(is_local_ || (!may_share_ && !ring_in_ && arrived_descriptors_.empty()), options.peer);
   MINIRAY_CHECK(!ring_out_ || (may_share_ && small_frames_ > limits::ring_after_frames), small_frames_);
 }
@@ -151,6 +165,10 @@ void Channel::State::fail_ended(const char* operation) const {
   if (!socket.valid())
     throw EndOfStream("cannot " + std::string(operation) + ": the channel to " + options.peer +
                       " was closed by this process");
+  if (cut_)
+    throw EndOfStream("the connection to " + options.peer +
+                      " was cut: it ended without the record that ends a sealed stream. Its process or its host has "
+                      "died, or somebody has cut the network");
   if (reader_.pending_bytes() > 0) throw EndOfStream(options.peer + " was cut off in the middle of a message");
   throw EndOfStream(options.peer + " closed the channel; there are no more messages");
 }

@@ -16,6 +16,7 @@
 #include "channel/kept_buffers.hpp"
 #include "channel/recent.hpp"
 #include "channel/ring.hpp"
+#include "channel/seal.hpp"
 #include "channel/shared_memory.hpp"
 #include "channel/spin.hpp"
 #include "miniray/channel.hpp"
@@ -54,7 +55,7 @@ class Channel::State {
   void restore_socket(Fd taken);
   [[nodiscard]] bool may_share() const { return may_share_; }
   [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
-  [[nodiscard]] bool has_unsent() const { return !outbox_.empty(); }
+  [[nodiscard]] bool has_unsent() const { return !outbox_.empty() || (options.seal && options.seal->has_unsent()); }
   [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
   [[nodiscard]] const Message* newest() const { return inbox_.newest(); }
   [[nodiscard]] bool ended() const { return ended_; }
@@ -136,6 +137,8 @@ class Channel::State {
   void wait_for_room();
   void close_broken();
   system::Transfer read_once(system::Block block);
+  void take_in(std::size_t bytes);
+  void send_last_record();
   bool fill(system::Block block);  // returns whether something came
   void absorb_frames();
   bool absorb_ring();  // returns whether a frame was there
@@ -172,6 +175,7 @@ class Channel::State {
   std::exception_ptr postponed_;  // what a wait for several channels met; the next receive() throws it
   bool ended_ = false;            // nothing more will come from the socket
   bool peer_gone_ = false;        // peer_is_gone() has said so, and not the socket
+  bool cut_ = false;              // a sealed stream ended without its last record
   int end_error_ = 0;             // the errno with which the stream ended; 0 if in good order
   bool sent_away_ = false;        // this end was put into a message
   bool discards_ = false;         // received messages are dropped

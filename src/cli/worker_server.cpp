@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cli/subcommands.hpp"
 #include "miniray/error.hpp"
@@ -20,11 +21,13 @@ struct Options {
   std::string host = "0.0.0.0", work_fn;
   int port = 10000;
   std::size_t workers = 0;
+  std::optional<bool> encrypt;
 };
 
 void serve(const Options& options) {
   WorkerServerOptions server_options;
   server_options.num_workers = options.workers;
+  server_options.encrypt = options.encrypt;
   server_options.find_work = find_in_library;
   WorkerServer* serving = nullptr;
   server_options.on_interrupt = [&serving] {
@@ -67,6 +70,9 @@ void add_worker_server(CLI::App& app) {
       "--work-fn", options->work_fn,
       "./library.so:function, where the function is extern \"C\" void f(miniray::Handle&). Without this "
       "option, each connection must name its function");
+  command->add_flag("--encrypt,!--no-encrypt", options->encrypt,
+                    "Encrypt all connections, or none, which is for networks that you trust (default: those that leave "
+                    "this machine). Clients must say the same");
   command->callback([options] { serve(*options); });
 }
 

@@ -20,7 +20,8 @@ Channel connect_link(const RemoteAddress& server) {
   Request request;
   request.kind = Request::Kind::link;
   request.unreachable_ms = static_cast<int>(server.options.unreachable_s * 1000);
-  Connector connector(resolve(server), server.name, Key::from_hex(server.options.key, "the cluster"), request);
+  Connector connector(resolve(server), server.name, Key::from_hex(server.options.key, "the cluster"), request,
+                      server.options.encrypt);
   std::array<Connector*, 1> all{&connector};
   connect_all(all, Deadline::in_seconds(server.options.connect_timeout_s), on_interrupt);
   if (connector.failure()) std::rethrow_exception(connector.failure());
@@ -28,7 +29,9 @@ Channel connect_link(const RemoteAddress& server) {
   options.peer = "the server at " + server.name;
   options.shared_memory = false;
   options.on_interrupt = on_interrupt;
-  return Channel(connector.take_socket().release(), std::move(options));
+  SealedSocket line = connector.take_socket();
+  options.seal = std::move(line.seal);
+  return Channel(line.socket.release(), std::move(options));
 }
 
 Channel& Broadcaster::link(std::size_t node, const std::function<RemoteAddress(std::size_t node)>& server_of) {

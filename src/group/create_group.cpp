@@ -98,6 +98,7 @@ void Introduction::invite() {
                                 {"key", Array::view(key.get())},
                                 {"machine", network::machine_id()},
                                 {"coordinator", Value(coordinator)},
+                                {"encrypt", options_.encrypt},
                                 {"first_port", options_.first_port},
                                 {"last_port", options_.last_port},
                                 {"unreachable_ms", static_cast<int>(options_.unreachable_s * 1000)}}}});

@@ -77,6 +77,7 @@ class Meeting {
         members_(members),
         on_interrupt_(on_interrupt),
         key_(read_key(invitation["key"].array())),
+        encrypt_(invitation["encrypt"].boolean() ? std::nullopt : std::optional(false)),
         unreachable_ms_(static_cast<int>(
             std::clamp<std::int64_t>(invitation["unreachable_ms"].integer(), limits::unreachable_min_ms, INT32_MAX))) {}
 
@@ -97,7 +98,7 @@ class Meeting {
   void accept_all(int listener);
   bool read_pending(PendingConnection& pending);
   void advance_dialled(Dialled& dialled);
-  void add_line(LineId line, Fd socket);
+  void add_line(LineId line, SealedSocket socket);
   void receive_memory();
   [[nodiscard]] bool complete() const;
   void wait();
@@ -113,6 +114,7 @@ class Meeting {
   const std::vector<GroupMember>& members_;
   const std::function<void()>& on_interrupt_;
   Key key_;
+  std::optional<bool> encrypt_;
   int unreachable_ms_;
   Fd listener_, local_listener_;
   std::vector<Place> places_;
@@ -211,7 +213,7 @@ void Meeting::dial(LineId line) {
                   line_names[static_cast<std::size_t>(line.second)];
   request.unreachable_ms = unreachable_ms_;
   const std::string where = name_of(line.first) + " at " + addresses.front().text();
-  dialled_.push_back({line, std::make_unique<Connector>(addresses, where, key_, request)});
+  dialled_.push_back({line, std::make_unique<Connector>(addresses, where, key_, request, encrypt_)});
 }
 
 void Meeting::connect() {
@@ -250,7 +252,7 @@ void Meeting::accept_all(int listener) {
     std::optional<network::Accepted> accepted = network::accept(listener);
     if (!accepted) return;
     if (!system::is_unix_socket(accepted->socket.get())) system::set_no_delay(accepted->socket.get());
-    pending_.emplace_back(std::move(accepted->socket), accepted->peer, key_);
+    pending_.emplace_back(std::move(accepted->socket), accepted->peer, key_, encrypt_);
   }
 }
 
@@ -265,9 +267,9 @@ bool Meeting::read_pending(PendingConnection& pending) {
   words >> from >> to >> name;
   const auto line = static_cast<LineKind>(std::ranges::find(line_names, name) - line_names.begin());
   if (words.fail() || to != rank_ || expected_.erase({from, line}) == 0) return true;
-  if (!write_at_once(pending.fileno(), with_length("{}"))) return true;
-  Fd socket = pending.take_socket();
-  network::set_blocking(socket.get(), true);
+  if (!pending.socket().write_at_once(with_length("{}"))) return true;
+  SealedSocket socket = pending.take_socket();
+  network::set_blocking(socket.fileno(), true);
   add_line({from, line}, std::move(socket));
   return true;
 }
@@ -281,17 +283,18 @@ void Meeting::advance_dialled(Dialled& dialled) {
   dialled.connector.reset();
 }
 
-void Meeting::add_line(LineId line, Fd socket) {
+void Meeting::add_line(LineId line, SealedSocket socket) {
   // A lifeline carries hardly anything, so its peer's system always takes it. A line for data may wait for its peer.
   if (line.second == LineKind::life)
-    network::notice_deaf_peer(socket.get(), unreachable_ms_);
+    network::notice_deaf_peer(socket.fileno(), unreachable_ms_);
   else
-    network::notice_dead_peer(socket.get(), unreachable_ms_);
+    network::notice_dead_peer(socket.fileno(), unreachable_ms_);
   ChannelOptions options;
   options.peer = name_of(line.first);
   options.shared_memory = false;
+  options.seal = std::move(socket.seal);
   if (line.second == LineKind::life) options.message_bytes_max = limits::request_bytes_max;
-  const auto [at, inserted] = lines_.try_emplace(line, socket.release(), std::move(options));
+  const auto [at, inserted] = lines_.try_emplace(line, socket.socket.release(), std::move(options));
   MINIRAY_CHECK(inserted, line.first);
   if (line.second != LineKind::memory || !leads(rank_)) return;
   auto copy = std::make_shared<PassedDescriptor>(system::duplicate(memory_.get()));

@@ -66,6 +66,7 @@ Value NodeServers::config_of(std::size_t node) const {
   Map environment;
   for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
   return {{"key", key_.hex()},
+          {"encrypt", options_.encrypt ? Value(*options_.encrypt) : Value()},
           {"port", config.base_port},
           {"replaces", attended_[node].launches > 1},
           {"local", is_local(config.host)},
@@ -248,6 +249,7 @@ void NodeServers::require_up(const std::vector<std::size_t>& nodes) const {
 RemoteAddress NodeServers::address_of(std::size_t node) const {
   RemoteAddress address{servers_[node].host, servers_[node].port, {}, names_[node], servers_[node].address};
   address.options.key = key_.hex();
+  address.options.encrypt = options_.encrypt;
   address.options.unreachable_s = options_.unreachable_s;
   address.options.worker = options_.worker;
   return address;

@@ -114,6 +114,7 @@ void StdioServer::apply_settings() {
 WorkerServer StdioServer::make_server() {
   WorkerServerOptions options = program_.server;
   options.key = config_["key"].string();
+  if (const Value& encrypt = config_["encrypt"]; !encrypt.is_null()) options.encrypt = encrypt.boolean();
   // Standard error would not do: it may block, and would stop the loop.
   options.on_log = [this](const std::string& line) { log(line); };
   options.on_output = [this](const std::string& label, std::string_view lines) {

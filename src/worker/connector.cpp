@@ -32,10 +32,12 @@ std::string remedy(int error, Request::Kind kind) {
 
 }  // namespace
 
-Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request)
+Connector::Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request,
+                     std::optional<bool> encrypt)
     : addresses_(std::move(addresses)),
       where_(std::move(where)),
       key_(key),
+      encrypt_(encrypt),
       kind_(request.kind),
       request_(write_request(request)),
       unreachable_ms_(request.unreachable_ms) {
@@ -100,7 +102,7 @@ bool Connector::receive(std::string& into, std::size_t wanted) {
   while (into.size() < wanted) {
     const std::size_t most = std::min(wanted - into.size(), room.size());
     const system::Transfer transfer =
-        system::receive(socket_.get(), std::span(room).first(most), system::Block::no, nullptr);
+        miniray::receive(socket_.get(), seal_.get(), std::span(room).first(most), system::Block::no, nullptr);
     if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
     if (transfer.outcome == system::Transfer::Outcome::closed)
       throw Refused("cannot " + operation() + ": " + closed_text());
@@ -116,8 +118,9 @@ void Connector::connected() {
   if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
   network::notice_deaf_peer(socket_.get(), unreachable_ms_);  // during the handshake, both ends always read
   step_ = Step::proving;
-  handshake_.emplace(Handshake::Role::client, key_);
+  handshake_.emplace(Handshake::Role::client, key_, sealing_for(socket_.get(), encrypt_));
   send(handshake_->take_output());
+  handshake_->prepare();
 }
 
 void Connector::advance() {
@@ -146,7 +149,14 @@ void Connector::advance_or_throw() {
       throw Refused((kind_ == Request::Kind::group ? "cannot talk to " : "cannot talk to the server at ") + where_ +
                     ": " + handshake_->error_text());
     if (!handshake_->done()) continue;
-    send(handshake_->take_output() + request_);  // together, which saves a round trip
+    std::string proof = handshake_->take_output();
+    if (!handshake_->seals()) {
+      send(proof + request_);  // together, which saves a system call at both ends
+    } else {
+      send(proof);
+      seal_ = handshake_->take_seal();
+      send(seal_->records_of(request_));
+    }
     step_ = Step::asking;
   }
   if (answer_bytes_ == 0) {
@@ -164,9 +174,9 @@ void Connector::advance_or_throw() {
     throw Refused("the server at " + where_ + " refused: " + refused->string());
 }
 
-Fd Connector::take_socket() {
+SealedSocket Connector::take_socket() {
   network::set_blocking(socket_.get(), true);
-  return std::move(socket_);
+  return {std::move(socket_), std::move(seal_)};
 }
 
 // While a server works on a request, its other requests wait too. So one that is at work extends the time of all.

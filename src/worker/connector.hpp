@@ -24,7 +24,9 @@ inline constexpr std::string_view server_closed = "the server closed the connect
 class Connector {
  public:
   /// Begins to connect to the first address; the others are tried after it. `where` is the server's name in errors.
-  Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request);
+  /// `encrypt` is that of sealing_for().
+  Connector(std::vector<network::Address> addresses, std::string where, const Key& key, const Request& request,
+            std::optional<bool> encrypt);
 
   [[nodiscard]] bool done() const { return answer_.has_value() || failure_; }
   /// Returns whether the request was sent. From then on, the server may be importing the work function, which may take
@@ -43,7 +45,7 @@ class Connector {
   /// Returns the current step as words, such as "connect to node2:10000", for the text of an error.
   [[nodiscard]] std::string operation() const;
   /// Returns the connected socket, and stops owning it.
-  [[nodiscard]] Fd take_socket();
+  [[nodiscard]] SealedSocket take_socket();
 
  private:
   enum class Step : std::uint8_t { connecting, proving, asking };
@@ -59,12 +61,14 @@ class Connector {
   std::size_t next_address_ = 0;
   std::string where_;
   Key key_;
+  std::optional<bool> encrypt_;
   Request::Kind kind_;
   std::string request_;
   int unreachable_ms_;
   Fd socket_;
   Step step_ = Step::connecting;
   std::optional<Handshake> handshake_;
+  std::shared_ptr<Seal> seal_;
   std::string unsent_, input_;
   std::size_t answer_bytes_ = 0;
   std::optional<Value> answer_;

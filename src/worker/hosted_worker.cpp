@@ -22,22 +22,24 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
                            Connections& connections, const WorkerServerOptions& options, EventLoop& loop,
                            SupplyStore& supplies, std::uint64_t descriptor_limit)
     : number_(number), label_(request.label), options_(options), loop_(loop), supplies_(supplies) {
-  MINIRAY_CHECK(number > 0 && connections.data.valid(), number, connections.data.get());
+  MINIRAY_CHECK(number > 0 && connections.data.valid(), number);
   auto [supply_here, supply_there] = system::socket_pair();
   supply_ = std::move(supply_here);
   const Fd output_there = options.on_output ? open_output(output_, options.on_output) : Fd();
   const Fd errors_there = options.on_output && options.on_errors ? open_output(errors_, options.on_errors) : Fd();
-  network::set_blocking(connections.data.get(), true);
-  network::notice_dead_peer(connections.data.get(), request.unreachable_ms);
-  const int data = connections.data.get(), supply = supply_there.get(), output = output_there.get(),
+  network::set_blocking(connections.data.fileno(), true);
+  network::notice_dead_peer(connections.data.fileno(), request.unreachable_ms);
+  const int supply = supply_there.get(), output = output_there.get(),
             errors = errors_there.valid() ? errors_there.get() : output;
-  std::vector<int> keep{data, supply};
+  std::vector<int> keep{connections.data.fileno(), supply};
   if (output_there.valid()) keep.push_back(output);
   if (errors_there.valid()) keep.push_back(errors);
-  process_ = LocalProcess::fork(
-      options.fork, keep, [&] { return run_in_child(request, work, data, supply, output, errors, descriptor_limit); });
+  process_ = LocalProcess::fork(options.fork, keep, [&] {
+    return run_in_child(request, work, connections.data, supply, output, errors, descriptor_limit);
+  });
   MINIRAY_CHECK(process_->pid() > 0 && connections.data.valid(), process_->pid());
-  data_ = std::move(connections.data);
+  data_ = std::move(connections.data.socket);
+  connections.data.seal.reset();  // it is the worker's now: two processes must not seal with the same keys
   if (label_.empty()) label_ = std::to_string(process_->pid());
   exit_ = loop.watch(process_->fileno(), [this] { process_ended(); });
   supply_watch_ = loop.watch(supply_.get(), [this] {
@@ -48,21 +50,22 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
     hangup_ = loop.watch(data_.get(), [this] { end(""); }, system::Interest::hangup);
     return;
   }
-  write_at_once(connections.control.get(), with_length("{}"));
-  network::notice_deaf_peer(connections.control.get(), request.unreachable_ms);
-  network::set_blocking(connections.control.get(), true);
+  connections.control.write_at_once(with_length("{}"));
+  network::notice_deaf_peer(connections.control.fileno(), request.unreachable_ms);
+  network::set_blocking(connections.control.fileno(), true);
   ChannelOptions control;
   control.peer = "coordinator";
   control.shared_memory = false;
   control.message_bytes_max = limits::request_bytes_max;
-  control_.emplace(connections.control.release(), std::move(control));
+  control.seal = std::move(connections.control.seal);
+  control_.emplace(connections.control.socket.release(), std::move(control));
   control_watch_ = loop.watch(control_->fileno(), [this] { control_ready(); });
 }
 
 HostedWorker::~HostedWorker() { supplies_.drop_worker(number_); }
 
-int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output,
-                               int errors, std::uint64_t descriptor_limit) const {
+int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, const SealedSocket& data, int supply,
+                               int output, int errors, std::uint64_t descriptor_limit) const {
   signal(SIGTERM, SIG_DFL);
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
@@ -80,9 +83,10 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
     std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size());
   }
   const Value answer{{"pid", static_cast<std::int64_t>(getpid())}, {"host", network::host_name()}};
-  write_at_once(data, with_length(write_json(answer)));
+  data.write_at_once(with_length(write_json(answer)));
   ChannelOptions channel;
   channel.peer = "coordinator";
+  channel.seal = data.seal;
   channel.codec = request.codec;
   channel.shared_memory = request.shared_memory;
   channel.spin_us = request.spin_us;
@@ -90,7 +94,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   channel.on_interrupt = options_.on_interrupt_in_worker;
   auto line = std::make_shared<SupplyLine>(Fd(supply), options_.on_interrupt_in_worker);
   channel.supply = [line](std::uint64_t number, std::uint64_t bytes) { return line->fetch(number, bytes); };
-  return run_work_function(work, Channel(data, std::move(channel)));
+  return run_work_function(work, Channel(data.fileno(), std::move(channel)));
 }
 
 void HostedWorker::control_ready() {

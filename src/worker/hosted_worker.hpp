@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/event_loop.hpp"
 #include "base/fd.hpp"
+#include "channel/seal.hpp"
 #include "miniray/channel.hpp"
 #include "miniray/worker_server.hpp"
 #include "worker/local_process.hpp"
@@ -21,8 +22,8 @@ namespace miniray {
 class HostedWorker {
  public:
   struct Connections {
-    Fd data;
-    Fd control;  // invalid if there is none
+    SealedSocket data;
+    SealedSocket control;  // invalid if there is none
   };
   /// Forks a process and then takes ownership of the connections. The worker itself answers the request, so that none
   /// of its messages comes before the answer. If the fork fails, the constructor throws, and the caller still owns the
@@ -60,8 +61,8 @@ class HostedWorker {
   };
   /// Returns the worker's end of the pipe.
   Fd open_output(OutputPipe& output, const std::function<bool(const std::string&, std::string_view)>& taker);
-  int run_in_child(const Request& request, const WorkFunction& work, int data, int supply, int output, int errors,
-                   std::uint64_t descriptor_limit) const;
+  int run_in_child(const Request& request, const WorkFunction& work, const SealedSocket& data, int supply, int output,
+                   int errors, std::uint64_t descriptor_limit) const;
   void control_ready();
   void output_ready(OutputPipe& output);
   bool read_output(OutputPipe& output);  // returns whether something was there

@@ -10,17 +10,10 @@
 
 namespace miniray {
 
-bool write_at_once(int socket, std::string_view bytes) {
-  const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
-  try {
-    return system::send(socket, std::span(&piece, 1), {}).bytes == bytes.size();
-  } catch (const SystemError&) {
-    return false;
-  }
-}
-
-PendingConnection::PendingConnection(Fd socket, std::string peer, const Key& key)
-    : socket_(std::move(socket)), peer_(std::move(peer)), handshake_(Handshake::Role::server, key) {}
+PendingConnection::PendingConnection(Fd socket, std::string peer, const Key& key, std::optional<bool> encrypt)
+    : socket_{std::move(socket), nullptr},
+      peer_(std::move(peer)),
+      handshake_(Handshake::Role::server, key, sealing_for(socket_.fileno(), encrypt)) {}
 
 PendingConnection::Progress PendingConnection::fail(std::string error_text) {
   error_text_ = std::move(error_text);
@@ -37,13 +30,14 @@ PendingConnection::Progress PendingConnection::advance() {
   std::array<std::byte, 4096> room;
   while (true) {
     MINIRAY_CHECK(input_.size() < wanted_ && !request_, input_.size(), wanted_);
-    // Never more than belongs to the request: what follows it is the worker's, which reads the same socket.
+    // Never more than belongs to the request: what follows it is the worker's, which reads the same socket. What a seal
+    // has read beyond it goes to the worker with the seal.
     const std::size_t wanted = handshake_.done() ? wanted_ - input_.size() : handshake_.wanted();
     system::Transfer transfer{};
     try {
-      transfer = system::receive(socket_.get(), std::span(room).first(std::min(wanted, room.size())), system::Block::no,
-                                 nullptr);
-    } catch (const SystemError& error) {
+      transfer = receive(socket_.fileno(), socket_.seal.get(), std::span(room).first(std::min(wanted, room.size())),
+                         system::Block::no, nullptr);
+    } catch (const Error& error) {
       return fail(error.what());
     }
     if (transfer.outcome == system::Transfer::Outcome::interrupted) continue;
@@ -58,8 +52,9 @@ PendingConnection::Progress PendingConnection::advance() {
     if (!handshake_.done()) {
       handshake_.feed(arrived);
       const std::string answer = handshake_.take_output();
-      if (!answer.empty() && !write_at_once(socket_.get(), answer)) return fail("it does not read the answer");
+      if (!answer.empty() && !socket_.write_at_once(answer)) return fail("it does not read the answer");
       if (handshake_.refusal()) return fail(handshake_.error_text());
+      if (handshake_.done()) socket_.seal = handshake_.take_seal();
       continue;  // with what wanted() says next
     }
     input_ += arrived;

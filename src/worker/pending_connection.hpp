@@ -14,8 +14,9 @@ namespace miniray {
 
 class PendingConnection {
  public:
-  /// Takes ownership of a socket that does not block. `peer` is the peer's address, for errors.
-  PendingConnection(Fd socket, std::string peer, const Key& key);
+  /// Takes ownership of a socket that does not block. `peer` is the peer's address, for errors, and `encrypt` that of
+  /// sealing_for().
+  PendingConnection(Fd socket, std::string peer, const Key& key, std::optional<bool> encrypt);
 
   enum class Progress : std::uint8_t { waiting, asked, failed };
   /// Reads what has arrived and answers it. It never waits and never throws: after a failure, error_text() has the
@@ -25,20 +26,20 @@ class PendingConnection {
   [[nodiscard]] const Request& request() const { return *request_; }
   [[nodiscard]] const std::string& error_text() const { return error_text_; }
   [[nodiscard]] const std::string& peer() const { return peer_; }
-  [[nodiscard]] int fileno() const { return socket_.get(); }
-  [[nodiscard]] const Fd& socket() const { return socket_; }
+  [[nodiscard]] int fileno() const { return socket_.fileno(); }
+  [[nodiscard]] const SealedSocket& socket() const { return socket_; }
   /// Starts the peer's time again. The server calls it if it was itself too busy to read what the peer sent.
   void restart_deadline() { deadline_ = Deadline::in_ms(limits::hello_timeout_ms); }
   [[nodiscard]] bool late() const { return deadline_.passed(); }
   /// Returns what the peer has not sent in time, as words.
   [[nodiscard]] std::string late_text() const;
-  [[nodiscard]] Fd take_socket() { return std::move(socket_); }
+  [[nodiscard]] SealedSocket take_socket() { return std::move(socket_); }
 
  private:
   Progress fail(std::string error_text);
   Progress read_length();
 
-  Fd socket_;
+  SealedSocket socket_;
   std::string peer_;
   Deadline deadline_ = Deadline::in_ms(limits::hello_timeout_ms);
   Handshake handshake_;
@@ -48,9 +49,5 @@ class PendingConnection {
   std::optional<Request> request_;
   std::string error_text_;
 };
-
-/// Writes a small text to a socket whose buffer is empty, without waiting. Returns false if the socket does not take
-/// all of it.
-bool write_at_once(int socket, std::string_view bytes);
 
 }  // namespace miniray

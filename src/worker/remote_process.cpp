@@ -14,13 +14,14 @@
 namespace miniray {
 namespace {
 
-Channel control_channel(Fd socket, const std::string& where, int unreachable_ms) {
-  network::notice_deaf_peer(socket.get(), unreachable_ms);
+Channel control_channel(SealedSocket line, const std::string& where, int unreachable_ms) {
+  network::notice_deaf_peer(line.fileno(), unreachable_ms);
   ChannelOptions options;
   options.peer = "the server at " + where;
   options.shared_memory = false;
   options.spin_us = 0;
-  return Channel(socket.release(), std::move(options));
+  options.seal = std::move(line.seal);
+  return Channel(line.socket.release(), std::move(options));
 }
 
 }  // namespace
@@ -47,11 +48,11 @@ DeathCertificate read_ending(const Value& news) {
   return ending;
 }
 
-RemoteProcess::RemoteProcess(Fd control, pid_t pid, std::string where, int unreachable_ms)
+RemoteProcess::RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms)
     : pid_(pid),
       where_(std::move(where)),
       unreachable_ms_(unreachable_ms),
-      tunnelled_(system::is_unix_socket(control.get()) && !where_.starts_with('@')),
+      tunnelled_(system::is_unix_socket(control.fileno()) && !where_.starts_with('@')),
       control_(control_channel(std::move(control), where_, unreachable_ms)) {}
 
 const DeathCertificate& RemoteProcess::ending() {

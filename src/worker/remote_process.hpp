@@ -14,7 +14,7 @@ namespace miniray {
 
 class RemoteProcess : public WorkerProcess {
  public:
-  RemoteProcess(Fd control, pid_t pid, std::string where, int unreachable_ms);
+  RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms);
 
   [[nodiscard]] pid_t pid() const override { return pid_; }
   bool running() override;

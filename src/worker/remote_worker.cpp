@@ -52,8 +52,9 @@ ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Add
   control.token = request.token;
   control.unreachable_ms = request.unreachable_ms;
   const std::string where = server_name(address);
-  return {std::make_unique<Connector>(resolved, where, key, request),
-          std::make_unique<Connector>(resolved, where, key, control), &address, request.unreachable_ms};
+  return {std::make_unique<Connector>(resolved, where, key, request, options.encrypt),
+          std::make_unique<Connector>(resolved, where, key, control, options.encrypt), &address,
+          request.unreachable_ms};
 }
 
 std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
@@ -61,13 +62,13 @@ std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
   const auto pid = static_cast<pid_t>(pair.data->answer()["pid"].integer());
   const std::string where = server_name(address);
   auto process = std::make_unique<RemoteProcess>(pair.control->take_socket(), pid, where, pair.unreachable_ms);
-  Fd socket = pair.data->take_socket();
-  network::notice_dead_peer(socket.get(), pair.unreachable_ms);
+  SealedSocket line = pair.data->take_socket();
+  network::notice_dead_peer(line.fileno(), pair.unreachable_ms);
   WorkerOptions options = address.options.worker;
   options.shared_memory = address.options.same_machine;
   const std::string& told = options.name.empty() ? address.options.work_fn : options.name;
   const std::string name = "worker " + std::to_string(pid) + " at " + where + (told.empty() ? "" : " (" + told + ")");
-  return std::make_unique<Worker::State>(name, options, std::move(socket), std::move(process));
+  return std::make_unique<Worker::State>(name, options, std::move(line), std::move(process));
 }
 
 // Opens the protected constructor of Worker to assemble().

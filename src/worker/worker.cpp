@@ -40,14 +40,15 @@ std::string local_name(pid_t pid, const WorkerOptions& options) {
 }  // namespace
 
 // A receive waits for the socket only. If the socket does not show that the process is gone, peer_is_gone does.
-Worker::State::State(std::string worker_name, const WorkerOptions& options, Fd socket,
+Worker::State::State(std::string worker_name, const WorkerOptions& options, SealedSocket socket,
                      std::unique_ptr<WorkerProcess> process)
     : name(std::move(worker_name)),
       process_(std::move(process)),
       channel_([&] {
         ChannelOptions channel = channel_options(options, name);
         channel.peer_is_gone = [asked = process_.get()] { return asked->is_gone(); };
-        return Channel(socket.release(), std::move(channel));
+        channel.seal = std::move(socket.seal);
+        return Channel(socket.socket.release(), std::move(channel));
       }()),
       on_interrupt_(options.on_interrupt),
       generation_(process_generation()) {}
@@ -61,7 +62,7 @@ Worker::Worker(const WorkFunction& work, WorkerOptions options) {
     return run_work_function(work, Channel(keep[0], channel_options(options, coordinator)));
   });
   const std::string name = local_name(process->pid(), options);
-  state_ = std::make_unique<State>(name, options, std::move(here), std::move(process));
+  state_ = std::make_unique<State>(name, options, SealedSocket{std::move(here), nullptr}, std::move(process));
 }
 
 Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions options) {
@@ -74,7 +75,7 @@ Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions opti
            name_of(options.codec);
   });
   const std::string name = local_name(process->pid(), options);
-  return Worker(std::make_unique<State>(name, options, std::move(here), std::move(process)));
+  return Worker(std::make_unique<State>(name, options, SealedSocket{std::move(here), nullptr}, std::move(process)));
 }
 
 void Worker::State::end_of_stream() const {

@@ -96,7 +96,7 @@ class WorkerServer::State {
   void advance(PendingList::iterator pending);
   void serve_request(Pending pending);
   void pair_up(Pending pending);
-  void refuse(std::initializer_list<const Fd*> sockets, const std::string& peer, const std::string& why) const;
+  void refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer, const std::string& why) const;
   void start_worker(PendingConnection& data, PendingConnection* control);
   const WorkFunction& find_work(const std::string& name);
   void restart_deadlines();
@@ -185,7 +185,7 @@ void WorkerServer::State::drop_oldest_pending() {
 void WorkerServer::State::add_pending(Fd socket, std::string peer) {
   if (pending_.size() >= pending_max_) drop_oldest_pending();
   MINIRAY_CHECK(socket.valid() && pending_.size() < pending_max_, pending_.size(), pending_max_);
-  pending_.push_back({PendingConnection(std::move(socket), std::move(peer), key_), {}});
+  pending_.push_back({PendingConnection(std::move(socket), std::move(peer), key_, options_.encrypt), {}});
   const auto pending = std::prev(pending_.end());
   pending->watch = loop_.watch(pending->connection.fileno(), [this, pending] { advance(pending); });
 }
@@ -245,14 +245,14 @@ void WorkerServer::State::pair_up(Pending pending) {
 }
 
 // The end of the text is kept if it is too long, because a traceback ends with the error.
-void WorkerServer::State::refuse(std::initializer_list<const Fd*> sockets, const std::string& peer,
+void WorkerServer::State::refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer,
                                  const std::string& why) const {
   log("refused " + peer + ": " + to_utf8(why));
   const bool long_one = why.size() > limits::refusal_bytes_max;
   const std::string end_of_why = long_one ? "... " + why.substr(why.size() - limits::refusal_bytes_max) : why;
   const Value answer{{"refused", to_utf8(end_of_why)}};  // the cut may have split a character
-  for (const Fd* socket : sockets)
-    if (socket->valid()) write_at_once(socket->get(), with_length(write_json(answer)));
+  for (const SealedSocket* socket : sockets)
+    if (socket->valid()) socket->write_at_once(with_length(write_json(answer)));
 }
 
 const WorkFunction& WorkerServer::State::find_work(const std::string& name) {
@@ -281,7 +281,7 @@ void WorkerServer::State::restart_deadlines() {
 
 void WorkerServer::State::start_worker(PendingConnection& data, PendingConnection* control) {
   const Request& request = data.request();
-  HostedWorker::Connections connections{data.take_socket(), control != nullptr ? control->take_socket() : Fd()};
+  HostedWorker::Connections connections{data.take_socket(), control != nullptr ? control->take_socket() : SealedSocket()};
   try {
     if (options_.num_workers > 0 && living() >= options_.num_workers)
       throw UsageError("all of its " + std::to_string(options_.num_workers) +
@@ -296,16 +296,17 @@ void WorkerServer::State::start_worker(PendingConnection& data, PendingConnectio
 
 // A link brings buffers for several workers. Its messages are small maps beside large arrays.
 void WorkerServer::State::open_link(PendingConnection& connection) {
-  write_at_once(connection.fileno(), with_length("{}"));
+  connection.socket().write_at_once(with_length("{}"));
   const Request request = connection.request();
   ChannelOptions options;
   options.peer = connection.peer();
   options.shared_memory = false;
-  Fd socket = connection.take_socket();
-  network::set_blocking(socket.get(), true);
-  network::notice_dead_peer(socket.get(), request.unreachable_ms);
+  SealedSocket line = connection.take_socket();
+  network::set_blocking(line.fileno(), true);
+  network::notice_dead_peer(line.fileno(), request.unreachable_ms);
   supplies_.set_expecting(true);
-  links_.push_back({Channel(socket.release(), std::move(options)), {}});
+  options.seal = std::move(line.seal);
+  links_.push_back({Channel(line.socket.release(), std::move(options)), {}});
   const auto link = std::prev(links_.end());
   link->watch = loop_.watch(link->channel.fileno(), [this, link] { take_supplies(link); });
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
+#include "channel/seal.hpp"
 #include "miniray/worker.hpp"
 #include "worker/worker_process.hpp"
 
@@ -18,7 +19,8 @@ namespace miniray {
 class Worker::State {
  public:
   static constexpr const char* class_name = "Worker";
-  State(std::string worker_name, const WorkerOptions& options, Fd socket, std::unique_ptr<WorkerProcess> process);
+  State(std::string worker_name, const WorkerOptions& options, SealedSocket socket,
+        std::unique_ptr<WorkerProcess> process);
 
   /// Makes a call on the channel. If it throws EndOfStream, throws the reason instead: WorkerError, WorkerDied or a
   /// more precise EndOfStream.
