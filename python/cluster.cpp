@@ -30,8 +30,8 @@ NodeConfig node_config(const Node& node) {
   return config;
 }
 
-ClusterOptions cluster_options(bool ship_code, bool tunnel, std::optional<bool> encrypt, const std::string& output, bool progress,
-                               double start_timeout_s, double unreachable_s, const std::string& codec,
+ClusterOptions cluster_options(bool ship_code, bool tunnel, std::optional<bool> encrypt, const std::string& output,
+                               bool progress, double start_timeout_s, double unreachable_s, const std::string& codec,
                                std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
   ClusterOptions options;
   options.ship_code = ship_code;
@@ -58,8 +58,8 @@ int serve_stdio_for_python() {
 }
 
 // The options that miniray/cluster.py passes to Cluster and to _check, as a tuple.
-using Options =
-    std::tuple<bool, bool, std::optional<bool>, std::string, bool, double, double, std::string, std::optional<int>, std::uint64_t>;
+using Options = std::tuple<bool, bool, std::optional<bool>, std::string, bool, double, double, std::string,
+                           std::optional<int>, std::uint64_t>;
 
 ClusterOptions all_options(const std::string& python, const std::vector<std::string>& attendant,
                            const std::string& program, const Options& given) {

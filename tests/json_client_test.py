@@ -94,7 +94,7 @@ def test_an_end_and_an_error_are_frames_too(server: Any) -> None:
 def test_refusals_reach_a_plain_client(server: Any) -> None:
     with connected(server, json_client) as client, pytest.raises(ConnectionRefusedError, match="another key"):
         client.prove(bytes(32))
-    with connected(server, json_client) as client, pytest.raises(ConnectionRefusedError, match="version 2, refusal 1"):
+    with connected(server, json_client) as client, pytest.raises(ConnectionRefusedError, match="version 3, refusal 1"):
         client.prove(bytes.fromhex(server.key), version=1)
     with connected(server, json_client) as client:
         client.prove(bytes.fromhex(server.key))

@@ -83,8 +83,8 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any) -> No
         (os.urandom(100_000), b"", "it does not speak MiniRay's protocol"),
         (
             b"MiniRay?" + struct.pack("<I", 7) + bytes(32),
-            b"MiniRay!" + struct.pack("<II", 2, 1),
-            "it speaks version 7 of MiniRay's protocol, and this side speaks version 2: install the same MiniRay",
+            b"MiniRay!" + struct.pack("<II", 3, 1),
+            "it speaks version 7 of MiniRay's protocol, and this side speaks version 3: install the same MiniRay",
         ),
         (HELLO + bytes(32), None, "it has another key"),
         (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, None, "it has another key"),
@@ -134,8 +134,8 @@ def test_a_client_notices_that_the_server_is_none() -> None:
     for said, text in (
         (b"220 mail.example.com ESMTP\r\n", "the program that listens there is not a MiniRay worker server"),
         (b"MiniRay!" + struct.pack("<II", 9, 1), "it speaks version 9"),
-        (b"MiniRay!" + struct.pack("<II", 2, 0) + bytes(64), "it has another key"),
-        (b"MiniRay!" + struct.pack("<II", 2, 3), "Try again later"),
+        (b"MiniRay!" + struct.pack("<III", 3, 0, 0) + bytes(64), "it has another key"),
+        (b"MiniRay!" + struct.pack("<II", 3, 3), "Try again later"),
     ):
         with Worker(listen) as worker:
             port = worker.recv(timeout=30)

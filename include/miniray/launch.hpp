@@ -55,8 +55,8 @@ struct ServerProgram {
 };
 
 struct ClusterOptions {
-  bool ship_code = true;    ///< copy program and files to the nodes; false: the nodes have them already
-  bool tunnel = false;      ///< carry all traffic inside the ssh connections, so that no port is opened on the nodes
+  bool ship_code = true;  ///< copy program and files to the nodes; false: the nodes have them already
+  bool tunnel = false;    ///< carry all traffic inside the ssh connections, so that no port is opened on the nodes
   /// False sends what goes to the nodes unencrypted, which is for networks that you trust; see RemoteOptions.
   std::optional<bool> encrypt = {};
   std::string output = {};  ///< a folder with one file for what each worker prints; empty: standard output shows it

@@ -226,11 +226,12 @@ void Handshake::feed(std::string_view arrived) {
 
 // Each end knows what it says itself, and what the other must have said.
 void Handshake::refuse_sealing(Sealing theirs) {
-  refuse(Refusal::other_sealing,
-         theirs == Sealing::never
-             ? "it was told not to encrypt (encrypt=False), and this side encrypts what leaves the machine. Say the same "
-               "on both sides: encrypt=False only on networks that you trust"
-             : "it encrypts its connections, and this side was told not to (encrypt=False). Say the same on both sides");
+  refuse(
+      Refusal::other_sealing,
+      theirs == Sealing::never
+          ? "it was told not to encrypt (encrypt=False), and this side encrypts what leaves the machine. Say the same "
+            "on both sides: encrypt=False only on networks that you trust"
+          : "it encrypts its connections, and this side was told not to (encrypt=False). Say the same on both sides");
 }
 
 // The server proves first, so that a client never gives its proof to a server without the key.

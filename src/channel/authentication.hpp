@@ -1,6 +1,6 @@
-// The two ends of a connection prove to each other that they have the same key before they read anything else, and agree
-// on keys that seal what follows. This code handles bytes, not sockets; docs/wire_format.md is the grammar. The key is
-// never sent, and no error text contains it.
+// The two ends of a connection prove to each other that they have the same key before they read anything else, and
+// agree on keys that seal what follows. This code handles bytes, not sockets; docs/wire_format.md is the grammar. The
+// key is never sent, and no error text contains it.
 #pragma once
 
 #include <array>
@@ -47,12 +47,12 @@ inline constexpr std::uint32_t protocol_version = 3;
 /// Why an end refuses the other.
 enum class Refusal : std::uint32_t { none = 0, other_version = 1, wrong_key = 2, too_many = 3, other_sealing = 4 };
 
-/// Whether an end of a connection wants it to be sealed. The connection is sealed if one end says `always` and the other
-/// does not say `never`. Ends that say `always` and `never` refuse each other.
+/// Whether an end of a connection wants it to be sealed. The connection is sealed if one end says `always` and the
+/// other does not say `never`. Ends that say `always` and `never` refuse each other.
 enum class Sealing : std::uint8_t { never = 0, if_asked = 1, always = 2 };
 
-/// Returns what to say about a connected socket: what `encrypt` demands; or, by default, `always` if the connection leaves
-/// this machine. A Unix-domain socket is never sealed here: the kernel or an ssh tunnel protects it.
+/// Returns what to say about a connected socket: what `encrypt` demands; or, by default, `always` if the connection
+/// leaves this machine. A Unix-domain socket is never sealed here: the kernel or an ssh tunnel protects it.
 [[nodiscard]] Sealing sealing_for(int socket, std::optional<bool> encrypt);
 
 /// One end of the proof. The caller feeds it the bytes that arrive and sends the bytes that take_output() returns,
@@ -111,9 +111,9 @@ class Handshake {
   bool begun_ = false;
   std::size_t expected_ = 0;
   std::string input_, output_;
-  std::string transcript_;          // everything that was said before the next proof
+  std::string transcript_;  // everything that was said before the next proof
   bool sealed_ = false;
-  std::optional<KeyPair> own_;      // only this connection uses it
+  std::optional<KeyPair> own_;  // only this connection uses it
   std::string peers_open_key_;
   std::optional<Refusal> refusal_;
   std::string error_text_;

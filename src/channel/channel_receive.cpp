@@ -67,26 +67,37 @@ bool Channel::State::fill(system::Block block) {
 
 // What a seal has read already is taken in too, because the socket does not show that it is there.
 void Channel::State::take_in(std::size_t bytes) {
-  try {
-    while (bytes > 0) {
+  while (bytes > 0) {
+    try {
       reader_.commit(bytes);
-      bytes = options.seal && !reader_.holds_back() ? options.seal->read(reader_.room()) : 0;
+    } catch (...) {
+      close_broken();
+      throw;
     }
+    absorb_parsed();
+    bytes = open_next();
+  }
+}
+
+std::size_t Channel::State::open_next() {
+  if (!options.seal || !socket.valid() || reader_.holds_back() || !options.seal->readable()) return 0;
+  try {
+    return options.seal->read(reader_.room());
   } catch (...) {
     close_broken();
     throw;
   }
-  absorb_frames();
 }
 
+// A seal may hold bytes that came together with the handshake, or behind a message that was held back.
 void Channel::State::absorb_frames() {
+  absorb_parsed();
+  take_in(open_next());
+}
+
+void Channel::State::absorb_parsed() {
+  if (!reader_.has_frame()) return;
   try {
-    if (!reader_.has_frame()) {
-      // What a seal held back when the reader held back, or what came together with the handshake.
-      if (options.seal && socket.valid() && !ended_ && !reader_.holds_back() && options.seal->readable())
-        take_in(options.seal->read(reader_.room()));
-      if (!reader_.has_frame()) return;
-    }
     do {
       absorb_ring();  // frames that the peer put into the ring before it sent this one
       Frame frame = reader_.take_frame();

@@ -138,6 +138,8 @@ class Channel::State {
   void close_broken();
   system::Transfer read_once(system::Block block);
   void take_in(std::size_t bytes);
+  std::size_t open_next();  // returns how many bytes of a sealed record the reader now has
+  void absorb_parsed();
   void send_last_record();
   bool fill(system::Block block);  // returns whether something came
   void absorb_frames();

@@ -108,10 +108,9 @@ class WideCipher final : public Cipher::Implementation {
             std::byte* plain) override {
     const std::size_t bytes = sealed.size() - Cipher::tag_bytes;
     std::array<std::uint8_t, Cipher::tag_bytes> tag{};
-    aes_gcm_dec_256_vaes_avx512(&keys_, &context_, reinterpret_cast<std::uint8_t*>(plain),
-                                reinterpret_cast<const std::uint8_t*>(sealed.data()), bytes, nonce.data(),
-                                reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(),
-                                tag.size());
+    aes_gcm_dec_256_vaes_avx512(
+        &keys_, &context_, reinterpret_cast<std::uint8_t*>(plain), reinterpret_cast<const std::uint8_t*>(sealed.data()),
+        bytes, nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(), tag.size());
     unsigned difference = 0;  // the time that the comparison takes does not show where the tags differ
     for (std::size_t i = 0; i < tag.size(); ++i)
       difference |= static_cast<unsigned>(tag[i]) ^ static_cast<unsigned>(sealed[bytes + i]);
@@ -165,15 +164,14 @@ void fill_randomly(std::span<unsigned char> room) {
   }
 }
 
-KeyPair::KeyPair() : KeyPair([] {
-  Secret random;
-  fill_randomly(random.get());
-  return random;
-}()) {}
+KeyPair::KeyPair()
+    : KeyPair([] {
+        Secret random;
+        fill_randomly(random.get());
+        return random;
+      }()) {}
 
-// BearSSL takes the number with its highest byte first, and the secret is kept like that.
-KeyPair::KeyPair(const Secret& secret) : open_(open_bytes, '\0') {
-  std::ranges::reverse_copy(secret.get(), secret_.get().begin());
+KeyPair::KeyPair(const Secret& secret) : secret_(secret), open_(open_bytes, '\0') {
   const std::size_t bytes = br_ec_c25519_m31.mulgen(reinterpret_cast<unsigned char*>(open_.data()),
                                                     secret_.get().data(), Secret::bytes, BR_EC_curve25519);
   MINIRAY_CHECK(bytes == open_bytes, bytes);
@@ -183,18 +181,16 @@ Secret KeyPair::common_with(std::string_view their_open_key) const {
   MINIRAY_CHECK(their_open_key.size() == open_bytes, their_open_key.size());
   Secret common;
   std::ranges::copy(their_open_key, common.get().begin());
-  (void)br_ec_c25519_m31.mul(common.get().data(), Secret::bytes, secret_.get().data(), Secret::bytes,
-                             BR_EC_curve25519);
+  (void)br_ec_c25519_m31.mul(common.get().data(), Secret::bytes, secret_.get().data(), Secret::bytes, BR_EC_curve25519);
   return common;
 }
 
 bool Cipher::can_use(Kind kind) {
   if (kind == Kind::common) return true;
 #ifdef MINIRAY_HAS_IPSEC_MB
-  static const bool wide =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-      __builtin_cpu_supports("vaes") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
+  static const bool wide = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                           __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+                           __builtin_cpu_supports("vaes") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
   return wide;
 #else
   return false;

@@ -28,8 +28,7 @@ namespace miniray {
 /// nonces for different bytes.
 class Seal {
  public:
-  Seal(const Secret& sending, const Secret& receiving,
-       std::uint64_t records_per_key = limits::sealed_records_per_key);
+  Seal(const Secret& sending, const Secret& receiving, std::uint64_t records_per_key = limits::sealed_records_per_key);
 
   // What is sent. Records wait in unsent() until the caller has written them.
 

@@ -24,6 +24,10 @@ const miniray::Key& key() {
   return made;
 }
 
+bool write_at_once(int socket, std::string_view bytes) {
+  return send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
 // Returns what the server has sent, at most `wanted` bytes.
 std::string receive(int socket, std::size_t wanted) {
   std::string text(wanted, '\0');
@@ -34,16 +38,16 @@ std::string receive(int socket, std::size_t wanted) {
 
 // Does what a client with the key does before it sends its request.
 void prove_key(PendingConnection& connection, int socket) {
-  Handshake client(Handshake::Role::client, key());
+  Handshake client(Handshake::Role::client, key(), miniray::Sealing::never);
   while (!client.done()) {
-    if (!miniray::write_at_once(socket, client.take_output())) __builtin_trap();
+    if (!write_at_once(socket, client.take_output())) __builtin_trap();
     if (connection.advance() != PendingConnection::Progress::waiting) __builtin_trap();
     while (!client.done()) {
       client.feed(receive(socket, client.wanted()));
       if (client.refusal()) __builtin_trap();
     }
   }
-  if (!miniray::write_at_once(socket, client.take_output())) __builtin_trap();
+  if (!write_at_once(socket, client.take_output())) __builtin_trap();
 }
 
 std::size_t unread_bytes(int socket) {
@@ -76,11 +80,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   auto [here, there] = miniray::system::socket_pair();
   using Progress = PendingConnection::Progress;
-  PendingConnection connection(std::move(there), "the fuzzer", key());
+  PendingConnection connection(std::move(there), "the fuzzer", key(), std::nullopt);
   if (with_key) prove_key(connection, here.get());
   Progress progress = Progress::waiting;
   for (std::size_t at = 0; at < bytes.size() && progress == Progress::waiting; at += piece) {
-    if (!miniray::write_at_once(here.get(), std::string_view(bytes).substr(at, piece))) __builtin_trap();
+    if (!write_at_once(here.get(), std::string_view(bytes).substr(at, piece))) __builtin_trap();
     progress = connection.advance();
   }
   if (progress == Progress::waiting) {

@@ -96,7 +96,8 @@ class WorkerServer::State {
   void advance(PendingList::iterator pending);
   void serve_request(Pending pending);
   void pair_up(Pending pending);
-  void refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer, const std::string& why) const;
+  void refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer,
+              const std::string& why) const;
   void start_worker(PendingConnection& data, PendingConnection* control);
   const WorkFunction& find_work(const std::string& name);
   void restart_deadlines();
@@ -281,7 +282,8 @@ void WorkerServer::State::restart_deadlines() {
 
 void WorkerServer::State::start_worker(PendingConnection& data, PendingConnection* control) {
   const Request& request = data.request();
-  HostedWorker::Connections connections{data.take_socket(), control != nullptr ? control->take_socket() : SealedSocket()};
+  HostedWorker::Connections connections{data.take_socket(),
+                                        control != nullptr ? control->take_socket() : SealedSocket()};
   try {
     if (options_.num_workers > 0 && living() >= options_.num_workers)
       throw UsageError("all of its " + std::to_string(options_.num_workers) +
