@@ -53,15 +53,23 @@ double worker_round_trip(std::size_t count, std::optional<int> spin_us) {
   });
 }
 
-// Runs a worker server, as it would run on another machine.
-double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us) {
-  Worker server([](Handle& handle) {
+// Runs a worker server, as it would run on another machine. Then the connection would be sealed.
+enum class Wire { plain, sealed };
+
+Worker serve_remotely() {
+  return Worker([](Handle& handle) {
     miniray::WorkerServer serving("127.0.0.1", 0, echo);
     handle.send(serving.port());
     serving.serve_forever();
   });
+}
+
+double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us,
+                         Wire wire = Wire::plain) {
+  Worker server = serve_remotely();
   miniray::RemoteOptions options;
   options.worker.spin_us = spin_us;
+  options.encrypt = wire == Wire::sealed ? std::optional(true) : std::nullopt;
   const auto port = static_cast<int>(server.recv().integer());
   miniray::RemoteWorker worker("127.0.0.1", port, options);
   const double took = warm(count, [&] {
@@ -69,6 +77,22 @@ double remote_round_trip(std::size_t count, const Value& message, std::optional<
     (void)worker.recv();
   });
   worker.close();
+  server.kill();
+  return took;
+}
+
+// The time until a worker's first answer.
+double connect(std::size_t count, Wire wire) {
+  Worker server = serve_remotely();
+  miniray::RemoteOptions options;
+  options.encrypt = wire == Wire::sealed ? std::optional(true) : std::nullopt;
+  const auto port = static_cast<int>(server.recv().integer());
+  const double took = warm(count, [&] {
+    miniray::RemoteWorker worker("127.0.0.1", port, options);
+    worker.send(1);
+    (void)worker.recv();
+    worker.kill();
+  });
   server.kill();
   return took;
 }
@@ -153,6 +177,10 @@ const std::map<std::string, Row>& rows() {
       {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
       {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), large_bytes); }},
       {"large_tcp/ours", [](std::size_t n) { return remote_round_trip(n, large_message(), {}); }},
+      {"sealed/sleeping", [](std::size_t n) { return remote_round_trip(n, small_message(), 0, Wire::sealed); }},
+      {"sealed/large", [](std::size_t n) { return remote_round_trip(n, large_message(), {}, Wire::sealed); }},
+      {"sealed/connect", [](std::size_t n) { return connect(n, Wire::sealed); }},
+      {"tcp/connect", [](std::size_t n) { return connect(n, Wire::plain); }},
       {"in_place/raw", copied_once},
       {"in_place/ours", in_place},
       {"one_way/raw", raw_one_way},
