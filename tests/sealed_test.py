@@ -1,0 +1,307 @@
+"""Sealed connections: attackers on the path, and a second implementation of the wire format."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sealed_client
+from hosts import Hosts
+from waiting import until
+
+import miniray
+from miniray import RemoteWorker
+
+SECRET = b"nobody else may read this"
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def sealing_server(start_server: Callable[..., Any]) -> Any:
+    return start_server("--work-fn", "work_functions.echo", "--encrypt")
+
+
+def connected(server: Any, wish: int = 2) -> sealed_client.SealedClient:
+    connection = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+    client = sealed_client.SealedClient(connection, wish)
+    client.connection = connection  # type: ignore[attr-defined]
+    return client
+
+
+def close(client: Any) -> None:
+    client.stream.close()
+    getattr(client.stream, "raw", client.stream).close()
+    client.connection.close()
+
+
+@pytest.mark.parametrize("wish", [1, 2])
+def test_a_second_implementation_agrees(sealing_server: Any, wish: int) -> None:
+    client = connected(sealing_server, wish)
+    client.prove(bytes.fromhex(sealing_server.key))
+    assert client.ask(codec="json", work_fn="work_functions.echo")["pid"] > 0
+    for message in (1, {"text": "x" * 200_000}, {"data": os.urandom(300_000)}, [1.5, None, "é"]):
+        client.send(message)
+        assert client.recv() == message
+    close(client)
+    client = connected(sealing_server, wish)
+    client.prove(bytes.fromhex(sealing_server.key))
+    client.ask(codec="json", work_fn="work_functions.say_much")
+    client.send(0)
+    assert client.stream.read(16)[2] == 2  # a frame that says that the work function has returned
+    assert client.stream.read(1) == b""
+    assert client.stream.ended  # type: ignore[attr-defined]
+    close(client)
+
+
+def test_a_record_that_is_not_the_next_one_ends_the_worker(sealing_server: Any) -> None:
+    for attack in ("changed", "repeated", "left out"):
+        client = connected(sealing_server)
+        client.prove(bytes.fromhex(sealing_server.key))
+        client.ask(codec="json", work_fn="work_functions.echo")
+        stream: Any = client.stream
+        record = bytearray(stream.record(5, b"MR\0\1\0"))
+        if attack == "changed":
+            record[-1] ^= 1
+        elif attack == "repeated":
+            record *= 2
+        else:
+            record = bytearray(stream.record(5, b"MR\0\1\0"))
+        stream.raw.write(record)
+        stream.raw.flush()
+        frames = rest_of(client)
+        assert all(kind != 0 for kind in frames)  # the worker has received nothing that it could send back
+        close(client)
+    assert sealing_server.connect("work_functions.echo", encrypt=True).close() is None
+
+
+def ending(connection: socket.socket) -> bytes:
+    """What the server says before it closes the connection."""
+    said = b""
+    try:
+        while part := connection.recv(1 << 16):
+            said += part
+    except ConnectionError:
+        pass
+    return said
+
+
+def rest_of(client: Any) -> list[int]:
+    """The kinds of the frames that still come."""
+    kinds = []
+    try:
+        while head := client.stream.read(16):
+            kinds.append(head[2])
+            client.stream.read(struct.unpack("<Q", head[8:])[0])
+    except (sealed_client.Cut, ConnectionError):
+        pass
+    return kinds
+
+
+class Proxy:
+    """An attacker between a client and a server, who passes everything on, notes it, and may change it."""
+
+    def __init__(self, port: int) -> None:
+        self.to = port
+        self.seen = bytearray()
+        self.change: Callable[[bytes, bool], bytes] | None = None  # what was said, and whether the client said it
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.to))
+            self._sockets += [client, server]
+            for one, other in ((client, server), (server, client)):
+                self._threads.append(threading.Thread(target=self._pass_on, args=(one, other, one is client)))
+                self._threads[-1].start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket, from_client: bool) -> None:
+        try:
+            while said := one.recv(1 << 16):
+                self.seen += said
+                other.sendall(self.change(said, from_client) if self.change else said)
+            other.shutdown(socket.SHUT_WR)
+        except OSError:
+            for end in (one, other):
+                end.close()
+
+    def cut(self) -> None:
+        for one in self._sockets:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def end(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+        for one in self._sockets:
+            one.close()
+
+
+@pytest.fixture
+def proxy_to(start_server: Callable[..., Any]) -> Iterator[Callable[..., tuple[Proxy, Any]]]:
+    made: list[Proxy] = []
+
+    def start(*arguments: str) -> tuple[Proxy, Any]:
+        server = start_server("--work-fn", "work_functions.echo", *arguments)
+        made.append(Proxy(server.port))
+        return made[-1], server
+
+    yield start
+    for one in made:
+        one.end()
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_who_listens_on_the_path_reads_nothing(proxy_to: Callable[..., Any], encrypt: bool) -> None:
+    proxy, server = proxy_to("--encrypt" if encrypt else "--no-encrypt")
+    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=encrypt) as worker:
+        for message in ({"secret": SECRET}, {"array": np.frombuffer(SECRET * 100_000, dtype=np.uint8)}):
+            worker.send(message)
+            worker.recv(timeout=PATIENCE_S)
+    assert (SECRET in proxy.seen) == (not encrypt)
+    assert (b"work_functions" in proxy.seen) == (not encrypt)  # the request, too
+
+
+def echo_twice(worker: Any, received: list[Any]) -> None:
+    for _ in range(2):
+        worker.send("the truth")
+        received.append(worker.recv(timeout=PATIENCE_S))
+
+
+@pytest.mark.parametrize("from_client", [True, False], ids=["to the worker", "to the coordinator"])
+@pytest.mark.parametrize("what", ["changed", "injected", "repeated"])
+def test_what_an_attacker_puts_into_the_stream_is_never_received(
+    proxy_to: Callable[..., Any], what: str, from_client: bool
+) -> None:
+    proxy, server = proxy_to("--encrypt")
+    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=True) as worker:
+        worker.send(1)
+        assert worker.recv(timeout=PATIENCE_S) == 1
+
+        def change(said: bytes, client_said: bool) -> bytes:
+            if client_said != from_client:
+                return said
+            if what == "changed":
+                return said[:-1] + bytes([said[-1] ^ 1])
+            if what == "repeated":
+                return said + said
+            frame = struct.pack("<2sBBIQ", b"MR", 0, 1, 0, 1) + b"7"
+            return frame + said
+
+        proxy.change = change
+        received: list[Any] = []
+        with pytest.raises((EOFError, ConnectionError)):
+            echo_twice(worker, received)
+        assert received in ([], ["the truth"])  # what was true may arrive before what was added
+        proxy.change = None
+    assert server.connect("work_functions.echo", encrypt=True).close() is None
+
+
+def test_a_recorded_connection_cannot_be_repeated(proxy_to: Callable[..., Any]) -> None:
+    proxy, server = proxy_to("--encrypt")
+    said: list[bytes] = []
+    proxy.change = lambda text, client_said: (said.append(text) if client_said else None, text)[1]
+    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=True) as worker:
+        worker.send(1)
+        worker.recv(timeout=PATIENCE_S)
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as again:
+        again.sendall(b"".join(said))
+        assert ending(again).startswith(b"MiniRay!")
+    assert until(lambda: "it has another key" in server.log)
+
+
+def test_a_cut_is_told_from_an_end(proxy_to: Callable[..., Any]) -> None:
+    proxy, server = proxy_to("--encrypt")
+    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=True) as worker:
+        worker.send(1)
+        assert worker.recv(timeout=PATIENCE_S) == 1
+        proxy.cut()
+        with pytest.raises(miniray.WorkerDied, match=r"gone|unreachable"):
+            worker.recv(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("server_encrypts", [False, True])
+def test_two_sides_that_differ_both_say_so(start_server: Callable[..., Any], server_encrypts: bool) -> None:
+    server = start_server("--work-fn", "work_functions.echo", "--encrypt" if server_encrypts else "--no-encrypt")
+    ours = "it encrypts its connections, and this side was told not to"
+    theirs = "it was told not to encrypt"
+    with pytest.raises(miniray.Refused, match=ours if server_encrypts else theirs):
+        server.connect(encrypt=not server_encrypts)
+    assert until(lambda: (theirs if server_encrypts else ours) in server.log)
+    with server.connect(encrypt=None) as worker:  # within one machine, the server decides
+        worker.send(1)
+        assert worker.recv(timeout=PATIENCE_S) == 1
+
+
+LISTENER = """
+import socket, sys
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
+    wire.bind(("br0", 0))
+    wire.settimeout(120)
+    print("listening", flush=True)
+    words = [word.encode() for word in sys.argv[1:]]
+    seen, last = {word: False for word in words}, b""
+    while not seen[words[-1]]:
+        packet = wire.recv(1 << 16)
+        text, last = last + packet, packet[-64:]
+        for word in words:
+            seen[word] = seen[word] or word in packet
+    print("heard " + " ".join(word.decode() for word in words if seen[word]), flush=True)
+"""
+SCRIPT = """
+import socket
+from miniray import Cluster, NodeConfig
+
+def work(handle):
+    while True:
+        handle.send(handle.recv())
+
+if __name__ == "__main__":
+    with Cluster([NodeConfig("mr-a", 1, base_port=0)], progress=False, encrypt={encrypt}) as cluster:
+        [worker] = cluster.start(work)
+        worker.send("mr-secret-word")
+        assert worker.recv() == "mr-secret-word"
+        cluster.broadcast("mr-secret-word")
+        assert cluster.gather() == ["mr-secret-word"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+        last.sendto(b"mr-last-word", ("10.77.0.11", 9))
+"""
+
+
+@pytest.mark.parametrize("encrypt", [None, False])
+def test_a_cluster_seals_what_leaves_the_machine(hosts: Hosts, encrypt: bool | None) -> None:
+    """Somebody listens on the bridge between the machines."""
+    with hosts.testbed.popen(
+        sys.executable,
+        "-c",
+        LISTENER,
+        "mr-secret-word",
+        "mr-last-word",
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as listener:
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == "listening\n"
+        hosts.run(SCRIPT.format(encrypt=encrypt))
+        heard = listener.stdout.readline()
+    assert heard == ("heard mr-last-word\n" if encrypt is None else "heard mr-secret-word mr-last-word\n")
