@@ -131,6 +131,7 @@ docs: build/docs-tools.done package
 
 bench: library package $(VENV)/done
 	@$(BIN)/python bench/run.py
+	@$(BIN)/python bench/sealed_bench.py
 	@$(BIN)/python bench/cluster_bench.py
 	@$(BIN)/python bench/training_bench.py
 	@$(BIN)/python bench/pool_bench.py
