@@ -140,6 +140,8 @@ Value RegistryCallee::result_of(const CallOrder& order) {
     case CallVerb::define:
       define(order);
       break;
+    case CallVerb::plain:  // C++ has no pickles anyway
+      break;
   }
   return {};
 }
