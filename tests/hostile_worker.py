@@ -64,3 +64,11 @@ def hostile(answer: str, folder: str) -> Callable[[Any], None]:
 def serve_from_environment(handle: Any) -> None:
     """The same for servers: the environment says what to answer with."""
     hostile(os.environ["HOSTILE_ANSWER"], os.environ["HOSTILE_FOLDER"])(handle)
+
+
+def tuple_from_a_worker() -> list[int]:
+    """A call of a worker that this process starts, which gives a tuple."""
+    import miniray
+
+    with miniray.Worker() as worker:
+        return list(worker.call_remote("task_functions.same", (1,)))

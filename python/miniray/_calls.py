@@ -125,6 +125,11 @@ class Served:
     """What a worker has for its callers: registered functions and objects by name, and parts of the script by number.
     Pickles are written and read with it."""
 
+    refusal = (
+        "the caller has sent a pickle, and this worker takes none: it or its server was started with pickle=False "
+        "(--no-pickle). Name functions that the worker can import, and pass plain data"
+    )
+
     def __init__(self) -> None:
         self.functions: Functions = {}
         self.turns: dict[str, _coroutines.ConcurrencyLimit] = {}  # of objects that run several coroutines at once
@@ -441,6 +446,7 @@ class _Plain:
     """The UnpickleContext of answers to MiniRay's own questions: they are plain data, whatever users' calls return."""
 
     takes_pickles = False
+    refusal = "MiniRay's own questions are not answered with pickles"
 
 
 def own_question(worker: Any, function: str) -> Any:

@@ -37,6 +37,8 @@ class Definitions:
     Without ``takes_pickles``, only plain values are sent, and functions are sent by name alone.
     """
 
+    refusal = "a worker has answered with a pickle, which pickle=False refuses"
+
     def __init__(
         self,
         snapshots: list[_script.Snapshot],

@@ -23,7 +23,6 @@ from miniray import _script, _spawned, _unsendable
 from miniray.errors import ProtocolError
 
 Pickle = dict[str, Any]
-REFUSED = "a pickle has come, and pickle=False says that none is loaded here. Send plain data, or use pickle=True"
 
 
 class PickleContext(Protocol):
@@ -51,6 +50,7 @@ class UnpickleContext(Protocol):
     """What an unpickler asks the process that it is in."""
 
     takes_pickles: bool  # False: pickle=False, so nothing is loaded
+    refusal: str  # what the error says in that case
 
     def thing(self, number: int) -> Any: ...
     def namespace(self, number: int) -> dict[str, Any]: ...
@@ -292,7 +292,7 @@ class Unpickler(pickle.Unpickler):
 
     def __init__(self, file: Any, context: UnpickleContext, buffers: Any = ()) -> None:
         if not context.takes_pickles:
-            raise ProtocolError(REFUSED)
+            raise ProtocolError(context.refusal)
         super().__init__(file, buffers=buffers)
         self._context = context
 

@@ -82,15 +82,18 @@ class PoolDriver:
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
-        self.core.start(
-            source.in_core(),
-            restart._fields() if restart is not None else None,
-            first and first.handle,
-            initargs,
-            self.needs_of(first) if first is not None else None,
-            self.pack,
-            takes_pickles,
-        )
+        try:
+            self.core.start(
+                source.in_core(),
+                restart._fields() if restart is not None else None,
+                first and first.handle,
+                initargs,
+                self.needs_of(first) if first is not None else None,
+                self.pack,
+                takes_pickles,
+            )
+        except _unsendable.NeedsPickle as error:
+            raise self.explain(error, initializer, initargs, {}) from None
         for worker, why in source.refused():
             self.events.add("worker_refused", why, worker=worker)
         try:

@@ -69,7 +69,7 @@ def packed(work_fn: Any, takes_pickles: bool = True) -> dict[str, Any]:
         from miniray import _definitions, _unsendable
 
         what = _unsendable.name_of(work_fn)
-        raise _unsendable.NeedsPickle(f"cannot send {what} to another process: {_definitions.BY_NAME_ONLY}")
+        raise TypeError(f"cannot send {what} to another process: {_definitions.BY_NAME_ONLY}")
     return _calls.by_value(work_fn)
 
 

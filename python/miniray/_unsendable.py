@@ -120,7 +120,7 @@ def _remedy(thing: Any) -> str:
 
 
 class NeedsPickle(TypeError):
-    """An object was to be sent that only a pickle can hold, and pickle=False forbids pickles."""
+    """An object was to be sent that only a pickle can hold, and pickle=False forbids pickles. Users see a TypeError."""
 
 
 def require_plain(thing: Any) -> None:
@@ -130,13 +130,13 @@ def require_plain(thing: Any) -> None:
 
 
 def _first_that_is_not_plain(thing: Any) -> tuple[str, Any]:
-    """Return the place of the first object that a message cannot hold exactly, and the object."""
+    """Return where the first object is that a message cannot hold exactly (" at [0]['x']"), and the object."""
     place = ""
     for _ in range(_DEPTH_MAX):
         if type(thing) is dict:
             key = next((key for key in thing if not _core._is_plain(key)), None)
             if key is not None:
-                return f"{place}, as a key,", key
+                return " as a key" + (f" of {place}" if place else ""), key
             inner = [(f"[{key!r}]", one) for key, one in thing.items()]
         elif type(thing) is list:
             inner = [(f"[{index}]", one) for index, one in enumerate(thing)]
@@ -146,7 +146,7 @@ def _first_that_is_not_plain(thing: Any) -> tuple[str, Any]:
         if found is None:
             break
         place, thing = place + found[0], found[1]
-    return place, thing
+    return (f" at {place}" if place else ""), thing
 
 
 def require_plain_parts(parts: Any) -> None:
@@ -158,8 +158,7 @@ def refuse_to_pickle(thing: Any) -> NoReturn:
     raise NeedsPickle(_only_a_pickle("", thing))
 
 
-def _only_a_pickle(place: str, thing: Any) -> str:
-    at = f" at {place}" if place else ""
+def _only_a_pickle(at: str, thing: Any) -> str:
     cure = f"{_plain_cure(thing)}, or use pickle=True"
     return f"{name_of(thing)}{at} can only be sent as a pickle, which pickle=False forbids: {cure}"
 
@@ -226,7 +225,7 @@ def _explain(error: Exception, named: list[tuple[str, Any]], of: str, takes: Cal
         if takes(value):
             continue
         if type(error) is NeedsPickle:
-            return NeedsPickle(f"cannot send {name}{of}: {_only_a_pickle(*_first_that_is_not_plain(value))}")
+            return TypeError(f"cannot send {name}{of}: {_only_a_pickle(*_first_that_is_not_plain(value))}")
         place, thing = _culprit(value, str(error), takes)
         kind = type(thing).__name__
         what = f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"

@@ -113,6 +113,7 @@ void RegistryCallee::carry_out(const Message& call, const OwedReply& reply) {
   } catch (...) {
     return reply.send_error(failure_now());
   }
+  if (verb == ReplyVerb::value && !reply.wants_value()) result = {};
   if (reply.is_wanted()) send_result(reply, verb, std::move(result));
 }
 
