@@ -294,6 +294,14 @@ def test_a_pool_is_as_its_workers_unless_it_says_otherwise() -> None:
         Pool([worker], pickle=True)
 
 
+def test_the_reply_to_an_earlier_call_is_not_the_pool_s() -> None:
+    worker = Worker()
+    worker.call_async("task_functions.give", 1)  # its reply is a pickle, and comes when the worker is in the pool
+    with Pool([worker], pickle=False) as pool:
+        assert pool.submit(task_functions.square, 3).result() == 9
+        assert [event for event in pool.events if event.kind == "worker_died"] == []
+
+
 def test_a_cluster_without_pickles() -> None:
     nodes = [NodeConfig("localhost", 2, base_port=0)]
     with Cluster(nodes, progress=False, pickle=False) as cluster:

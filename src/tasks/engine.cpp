@@ -293,7 +293,8 @@ void TaskEngine::on_reply(Member& member, Message reply) {
   member.may_be_silent = false;
   if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
-  if (verb == ReplyVerb::pickle && !options_.pickle)
+  // A reply to a call that somebody made before the worker came to the pool is not the pool's.
+  if (verb == ReplyVerb::pickle && !options_.pickle && member.has(number))
     throw ProtocolError(member.worker().name() + " sent a pickle to a pool that takes none (pickle=False)");
   CallReply said;
   if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // it may throw, so it comes before the task is taken

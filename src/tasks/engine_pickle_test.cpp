@@ -40,7 +40,7 @@ TEST_CASE("a member that answers the initializer with a pickle is lost, and only
   scene.on_vacancy = nullptr;
   scene.add_worker();
   scene.turn_until([&] { return scene.count("worker_stillborn") == 1; });
-  CHECK(scene.value(scene.submit("test_square", {3})) == Value(9));
+  CHECK(scene.value(scene.submit("test_square", {3})) == Value(9.0));
   CHECK_FALSE(scene.engine.is_broken());
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("a pool that takes no pickles says so to its workers, and loses one th
   scene.add_worker(answer_with_pickles);
   TaskTerms once_more;
   once_more.retries = 1;
-  CHECK(scene.value(scene.submit(once_more, "test_square", {3})) == Value(9));  // in the worker that replaced it
+  CHECK(scene.value(scene.submit(once_more, "test_square", {3})) == Value(9.0));  // in the worker that replaced it
   CHECK(scene.count("worker_died") == 1);
 }
 
