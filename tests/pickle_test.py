@@ -19,7 +19,7 @@ from script_programs import run_script
 from waiting import until
 
 import miniray
-from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker, WorkerServer
+from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker, WorkerServer, _calls
 
 TESTS = Path(__file__).parent
 
@@ -107,6 +107,31 @@ def test_a_node_that_answers_the_pool_s_own_questions_with_pickles_is_lost_alone
         [event] = [event for event in pool.events if event.kind == "worker_refused"]
         assert "answered MiniRay's own question with" in event.text
     assert not os.path.exists(folder)
+
+
+def test_a_question_of_miniray_s_own_that_is_not_answered_is_an_error() -> None:
+    def work(handle: Any) -> None:
+        threading.Event().wait()
+
+    with Worker(work) as worker:
+        with pytest.raises(miniray.ProtocolError, match=r"has not answered MiniRay's own question within 0\.01 s"):
+            _calls.own_question(worker, "miniray._pool_workers._gpu_names", 0.01)
+        worker.kill()
+
+
+def test_a_worker_that_is_dead_when_the_pool_asks_is_replaced() -> None:
+    with Cluster([NodeConfig("localhost", 2, base_port=0)], progress=False) as cluster:
+        start = cluster.start
+
+        def start_and_kill(work_fn: str) -> Any:
+            started = start(work_fn)
+            started[0].kill()
+            return started
+
+        cluster.start = start_and_kill  # type: ignore[method-assign]
+        with Pool(cluster) as pool:
+            assert list(pool.map(math.sqrt, [4, 9])) == [2, 3]
+            until(lambda: [event.kind for event in pool.events].count("worker_started") == 3)
 
 
 def test_a_task_that_a_worker_answers_with_a_pickle_costs_that_worker_alone(folder: str) -> None:

@@ -449,9 +449,17 @@ class _Plain:
     refusal = "MiniRay's own questions are not answered with pickles"
 
 
-def own_question(worker: Any, function: str) -> Any:
-    """Call a function of MiniRay in a worker, which returns plain data. Raises ProtocolError for any other answer."""
-    kind, body = worker._ask("call", [function, [], {}])
+def own_question(worker: Any, function: str, timeout_s: float) -> Any:
+    """Call a function of MiniRay in a worker, which returns plain data. Raises ProtocolError for any other answer, and
+    if there is none in time."""
+    future = worker.call_async(function)
+    try:
+        future._wait(timeout_s)
+    except TimeoutError:
+        raise ProtocolError(f"{worker.name} has not answered MiniRay's own question within {timeout_s} s") from None
+    if future._exception is not None:
+        raise future._exception
+    kind, body = future._reply
     if kind == "value":
         return body
     try:

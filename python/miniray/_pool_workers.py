@@ -169,19 +169,22 @@ class ClusterWorkers(WorkerSource):
 
     def _gpus_of(self, number: int, workers: list[Any]) -> list[str]:
         """Ask the node's first worker. One that does not answer the question is closed, and the next one is asked."""
-        while workers:
+        for worker in list(workers):
             try:
-                return self._ask_for_gpus(number, workers[0])
+                return self._ask_for_gpus(number, worker)
             except ProtocolError as error:
-                worker = workers.pop(0)
                 self._refused.append((worker.name, str(error)))
+                workers.remove(worker)
                 self._placed = [placed for placed in self._placed if placed[1] is not worker]
                 worker.close(0)
+            except MiniRayError:
+                pass  # it has died, which the pool will notice and make good
         return []
 
     def _ask_for_gpus(self, number: int, worker: Any) -> list[str]:
         if not self._cluster._program:
-            names = _calls.own_question(worker, "miniray._pool_workers._gpu_names")
+            patience_s = self._cluster._start_timeout_s
+            names = _calls.own_question(worker, "miniray._pool_workers._gpu_names", patience_s)
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise ProtocolError(f"{worker.name} answered MiniRay's own question with {_check.shown(names)}")
             return names

@@ -91,6 +91,7 @@ class Cluster:
         self._nodes = checked_nodes(nodes)
         self.codec = codec
         self._takes_pickles = _check.boolean("pickle", pickle)
+        self._start_timeout_s = _check.number("start_timeout_s", start_timeout_s, what="a number of seconds")
         self._program = _check.path("program", program)
         self._ship_code = _check.boolean("ship_code", ship_code)
         self._options = (
@@ -98,7 +99,7 @@ class Cluster:
             _check.boolean("tunnel", tunnel),
             _check.path("output", output),
             _check.boolean("progress", progress),
-            _check.number("start_timeout_s", start_timeout_s, what="a number of seconds"),
+            self._start_timeout_s,
             _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
             *_channel_options(codec, spin_us, inbox_bytes_max),
         )
