@@ -260,8 +260,8 @@ def main() -> None:
         "",
         f"Measured on {time.strftime('%Y-%m-%d')} with {machine()}. The figures are medians of {rounds} rounds, in "
         "which the sides take turns; the ratios of the best and the worst round are in brackets. Everything goes over "
-        "the loopback interface of one machine, nothing spins, and an echo of 8 MiB moves them twice. `make bench` makes "
-        "this page.",
+        "the loopback interface of one machine, nothing spins, and an echo of 8 MiB moves them twice. `make bench` "
+        "makes this page.",
         "",
         "| what | MiniRay, sealed | compared with | ratio | budget | met |",
         "|---|---|---|---|---|---|",

@@ -18,6 +18,17 @@
 
 namespace miniray::python {
 
+namespace {
+
+// Encodes what a packer has found to be plain. An object that occurs twice arrives as two.
+std::unique_ptr<EncodedObject> encode_plainly(nb::handle object) {
+  std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(object, Sharing::ignored);
+  if (!encoded) throw nb::type_error("an object has changed while it was sent");
+  return encoded;
+}
+
+}  // namespace
+
 std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled, const Packer& pack,
                                             nb::object* needs) {
   const auto [begin, end] = pickled;
@@ -27,6 +38,7 @@ std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled
   if (encoded) return encoded;
   const nb::object packed =
       pack(one ? nb::object(parts[begin]) : nb::object(nb::make_tuple(parts[begin], parts[begin + 1])));
+  if (packed[0].is_none()) return encode_plainly(parts);
   parts[begin] = packed[0];
   if (needs != nullptr) *needs = packed[1];
   if (!one) parts[begin + 1] = nb::dict();
@@ -35,7 +47,7 @@ std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled
 
 namespace {
 
-constexpr std::array<const char*, 6> call_words{"call", "map", "define", "create", "forget", "environment"};
+constexpr std::array<const char*, 7> call_words{"call", "map", "define", "create", "forget", "environment", "plain"};
 constexpr std::array<const char*, 6> reply_words{"value", "values", "pickle", "error", "unknown", "dropped"};
 
 // Runs calls of a worker's functions and objects, by name. miniray/_calls.py has the rare cases.
@@ -114,10 +126,15 @@ class PythonCallee : public Callee {
 
   void send_value(const OwedReply& reply, nb::handle value) {
     if (!reply.is_wanted()) return;
+    if (!reply.wants_value()) value = nb::handle(Py_None);
     try {
       std::unique_ptr<EncodedObject> encoded = EncodedObject::exactly(value, Sharing::anywhere);
-      const ReplyVerb verb = encoded ? ReplyVerb::value : ReplyVerb::pickle;
-      if (!encoded) encoded = std::make_unique<EncodedObject>(pack_(value, served_)[0], Codec::msgpack);
+      ReplyVerb verb = ReplyVerb::value;
+      if (!encoded) {
+        const nb::object packed = pack_(value, served_)[0];
+        if (!packed.is_none()) verb = ReplyVerb::pickle;
+        encoded = packed.is_none() ? encode_plainly(value) : std::make_unique<EncodedObject>(packed, Codec::msgpack);
+      }
       send(reply, verb, *encoded);
     } catch (nb::python_error& unsendable) {
       send_error(reply, unsendable.value(), true);
@@ -385,7 +402,7 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
            "``call_remote(name, *args, **kwargs)``: call the function that is registered there under this name, wait, "
            "and "
            "return its result. What it raises is raised here, with the remote traceback as its cause.")
-      .def("_ask", ask, "verb"_a, "body"_a, "wants_reply"_a = true,
+      .def("_ask", ask, "verb"_a, "body"_a.none(), "wants_reply"_a = true,
            nb::sig("def _ask(self, verb: str, body: object, wants_reply: bool = True) -> tuple[str, typing.Any]"))
       .def(
           "_wait_for_call",
@@ -395,6 +412,9 @@ void bind_calls(nb::module_& module, nb::class_<Worker>& worker) {
           "number"_a, "timeout"_a.none(), "False if the call is not done in time.")
       .def("_take_replies", [](nb::handle self) { desk_of(self).take_replies(); })
       .def("_drop_call", [](nb::handle self, std::int64_t number) { desk_of(self).drop(number); }, "number"_a);
+  module.def(
+      "_is_plain", [](nb::handle object) { return EncodedObject::exactly(object, Sharing::ignored) != nullptr; },
+      "object"_a.none(), "Whether a message can hold the object, and it arrives with the same types.");
   module.def(
       "_wait_for_replies",
       [](const std::vector<Worker*>& workers, std::optional<double> timeout) {

@@ -8,7 +8,8 @@
 
 namespace miniray::python {
 
-/// A function that pickles an object for a peer. It returns the pickle, and what the peer has to be told first.
+/// A function that pickles an object for a peer. It returns the pickle, and what the peer has to be told first. None in
+/// place of the pickle: the object can be sent without one, although parts of it occur twice.
 using Packer = std::function<nb::object(nb::handle)>;
 
 /// The positions in the body of a call or a reply that may hold objects which a message cannot hold exactly.

@@ -96,7 +96,7 @@ class ObjectWalk {
   // refer cannot be in a second place, and need not be remembered.
   void require_only_one(PyObject* object) {
     constexpr Py_ssize_t parent_and_walk = 2;
-    if (fidelity == Fidelity::plain || Py_REFCNT(object) <= parent_and_walk) return;
+    if (fidelity == Fidelity::plain || Py_REFCNT(object) <= parent_and_walk || sharing_ == Sharing::ignored) return;
     const auto few = std::span(few_seen_).first(few_count_);
     if (std::ranges::find(few, object) != few.end()) throw Inexact{};
     if (few_count_ < few_seen_.size()) {

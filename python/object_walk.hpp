@@ -18,6 +18,7 @@ bool parse_format(const Py_buffer& view, DType& dtype, bool& swapped);
 enum class Sharing : std::uint8_t {
   anywhere,      ///< in the whole object
   within_items,  ///< in each element of the inner list of a list; two elements may have the same object
+  ignored,       ///< nowhere: it may become two objects
 };
 
 /// A message, and references to the objects whose memory its buffers borrow. Create and destroy it with the GIL held.

@@ -151,7 +151,7 @@ class PoolCore : public TaskDriver {
   }
 
   void start_python(SourceHandle& source, const std::optional<PolicyFields>& fields, nb::handle initializer,
-                    nb::handle arguments, nb::handle needs, nb::handle pack) {
+                    nb::handle arguments, nb::handle needs, nb::handle pack, bool pickle) {
     source_keeps_ = source.keeps;
     const std::optional<RestartPolicy> policy = fields ? std::optional(policy_of(*fields)) : std::nullopt;
     std::optional<Task> first;
@@ -162,7 +162,7 @@ class PoolCore : public TaskDriver {
       nb::list parts = call_parts(*first->function, arguments, nb::dict(), nb::none());
       first->call = std::move(*encode_for(*first, CallVerb::call, std::move(parts), pack)).detach();
     }
-    start(Runs::in_a_thread, std::move(source.source), policy, std::move(first));
+    start(Runs::in_a_thread, std::move(source.source), policy, std::move(first), pickle);
   }
 
   FunctionHandle new_function() {
@@ -453,7 +453,7 @@ void bind_pool(nb::module_& module) {
   nb::class_<PoolCore, TaskDriver>(module, "_Pool")
       .def(nb::init<EventLog&>(), "events"_a, nb::keep_alive<1, 2>())
       .def("start", &PoolCore::start_python, "source"_a, "policy"_a.none(), "initializer"_a.none(), "arguments"_a,
-           "needs"_a.none(), "pack"_a)
+           "needs"_a.none(), "pack"_a, "pickle"_a)
       .def("new_function", &PoolCore::new_function)
       .def_static("describe", &PoolCore::describe, "function"_a, "definition"_a, "by_value"_a, "slot"_a, "name"_a)
       .def("submit", &PoolCore::submit_call, "function"_a, "arguments"_a, "keywords"_a, "terms"_a, "memory"_a.none(),

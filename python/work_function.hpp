@@ -11,6 +11,6 @@ namespace miniray::python {
 [[nodiscard]] WorkFunction as_work_function(nb::callable callable);
 
 /// Sets the options that a server of Python functions needs: how to find them, to fork, and to handle Ctrl-C.
-void set_server_options(WorkerServerOptions& options);
+void set_server_options(WorkerServerOptions& options, bool pickle = true);
 
 }  // namespace miniray::python

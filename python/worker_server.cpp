@@ -29,14 +29,16 @@ std::function<WorkFunction(const std::string&)> work_finder() {
 
 }  // namespace
 
-void set_server_options(WorkerServerOptions& options) {
+void set_server_options(WorkerServerOptions& options, bool pickle) {
   options.find_work = work_finder();
   options.on_interrupt = check_signals;
   options.on_interrupt_in_worker = check_signals;
   options.keep_interrupt_handler = true;  // Python's own, which raises KeyboardInterrupt
   // Looked up before the forks, and never destroyed, because the options may be destroyed without the GIL.
   static const auto* begin = new nb::object(attribute("miniray._functions", "begin_work"));
-  options.on_start_in_worker = [](const std::map<std::string, std::string>& environment) { (*begin)(environment); };
+  options.on_start_in_worker = [pickle](const std::map<std::string, std::string>& environment) {
+    (*begin)(environment, pickle);
+  };
   options.fork = fork_options();
 }
 
@@ -46,19 +48,20 @@ void bind_worker_server(nb::module_& module) {
       .def(
           "__init__",
           [](WorkerServer* self, const std::string& host, int port, nb::object work, std::size_t num_workers,
-             const std::string& key, std::optional<bool> encrypt) {
+             const std::string& key, std::optional<bool> encrypt, bool pickle) {
             WorkerServerOptions options;
             options.encrypt = encrypt;
             options.num_workers = num_workers;
             options.key = key;
-            set_server_options(options);
+            set_server_options(options, pickle);
             WorkFunction function;
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
             new (self) WorkerServer(host, port, std::move(function), std::move(options));
           },
-          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a, "encrypt"_a.none(),
+          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a, "encrypt"_a.none() = nb::none(),
+          "pickle"_a = true,
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
-                  "None, num_workers: int, key: str, encrypt: bool | None) -> None"))
+                  "None, num_workers: int, key: str, encrypt: bool | None = None, pickle: bool = True) -> None"))
       .def(
           "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
           "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "

@@ -62,6 +62,10 @@ def same(x: Any) -> Any:
     return x
 
 
+def in_a_set_if_odd(x: int) -> Any:
+    return {x} if x % 2 else x
+
+
 def call(function: Any) -> Any:
     return function()
 

@@ -18,8 +18,8 @@ enum class Codec : std::uint8_t { msgpack = 0, json = 1 };
 /// Throws UsageError if there is no codec of that name.
 [[nodiscard]] Codec parse_codec(std::string_view name);
 
-/// What a call asks a worker to do.
-enum class CallVerb : std::uint8_t { call, map, define, create, forget, environment };
+/// What a call asks a worker to do. After `plain`, neither side of the connection sends pickles, and both refuse them.
+enum class CallVerb : std::uint8_t { call, map, define, create, forget, environment, plain };
 /// What a reply says about its call.
 enum class ReplyVerb : std::uint8_t { value, values, pickle, error, unknown, dropped };
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _unsendable, _work
-from miniray.errors import TaskOutOfMemory, WorkerError
+from miniray.errors import ProtocolError, TaskOutOfMemory, WorkerError
 
 Functions = dict[Any, Any]
 
@@ -72,8 +72,10 @@ def _find(function: dict[str, Any], served: Served | None = None) -> Any:
         try:
             return _by_name(served, function)
         except Unknown:
-            if "pickle" not in function:
+            if "pickle" not in function and "value" not in function:
                 raise
+    if "value" in function:
+        return function["value"]
     return _pickling.unpickled(function["pickle"], served)
 
 
@@ -123,6 +125,11 @@ class Served:
     """What a worker has for its callers: registered functions and objects by name, and parts of the script by number.
     Pickles are written and read with it."""
 
+    refusal = (
+        "the caller has sent a pickle, and this worker takes none: it or its server was started with pickle=False "
+        "(--no-pickle). Name functions that the worker can import, and pass plain data"
+    )
+
     def __init__(self) -> None:
         self.functions: Functions = {}
         self.turns: dict[str, _coroutines.ConcurrencyLimit] = {}  # of objects that run several coroutines at once
@@ -130,6 +137,7 @@ class Served:
         self._numbers: dict[int, int] = {}  # the numbers of functions and classes, by their identity
         self._namespaces: dict[int, dict[str, Any]] = {}
         self._bound: dict[tuple[int, str], Any] = {}  # the values of globals before bind() replaced them
+        self.takes_pickles = not _functions.refuses_pickles()  # a caller may say later that it takes none either
 
     def in_script(self, qualname: str) -> Any:
         """Return the script's own value of this name, even if bind() has replaced it."""
@@ -230,6 +238,9 @@ def serve(served: Served, operation: str, body: Any) -> Any:
         return None
     if operation == "environment":
         os.environ.update(body)
+        return None
+    if operation == "plain":
+        served.takes_pickles = False
         return None
     raise ValueError(f"there is no {operation!r} among the things that a worker can be asked")
 
@@ -370,6 +381,8 @@ def describe_error(served: Served, error: BaseException, of_the_result: bool = F
     if isinstance(error, (SystemExit, GeneratorExit)):  # raised in the caller, they would end more than the call
         described["message"] = _leaving(error)
         return "error", described
+    if not served.takes_pickles:
+        return "error", described
     try:
         described["pickle"] = _pickling.dumped_error(error, served)
     except BaseException:
@@ -382,14 +395,18 @@ def without_unsendable(served: Served, values: tuple[list[Any], list[Any]]) -> t
     results, errors = values
     for index, result in enumerate(results):
         try:
-            _pickling.pickled(result, served)
+            _pickling.pickled(result, served) if served.takes_pickles else _unsendable.require_plain(result)
         except BaseException as error:
             results[index] = None
             errors.append([index, describe_error(served, error, True)[1]])
     return results, sorted(errors, key=lambda failed: failed[0])
 
 
-def pack_reply(value: Any, served: Served) -> tuple[_pickling.Pickle, None]:
+def pack_reply(value: Any, served: Served) -> tuple[_pickling.Pickle | None, None]:
+    """Return a pickle of what a message cannot hold exactly; None if it can be sent as a message all the same."""
+    if not served.takes_pickles:
+        _unsendable.require_plain(value)
+        return None, None
     return _pickling.pickled(value, served), None
 
 
@@ -410,14 +427,51 @@ def value_of(worker: Any, reply: Reply) -> Any:
     kind, body = reply
     if kind == "value":
         return body
+    shelf = definitions_of(worker)
     if kind == "pickle":
-        return _pickling.unpickled(body, definitions_of(worker))
-    raise error_in(worker.name, reply, definitions_of(worker))
+        if not shelf.takes_pickles:
+            raise ProtocolError(f"{worker.name} answered a call with a pickle, which pickle=False refuses")
+        return _pickling.unpickled(body, shelf)
+    raise error_in(worker.name, reply, shelf)
+
+
+def done(worker: Any, reply: Reply) -> None:
+    """Raise unless the worker has done what has no result."""
+    if reply[0] in ("pickle", "values", "dropped"):
+        raise ProtocolError(f"{worker.name} was told something, and answered with a result of the kind {reply[0]!r}")
+    value_of(worker, reply)
+
+
+class _Plain:
+    """The UnpickleContext of answers to MiniRay's own questions: they are plain data, whatever users' calls return."""
+
+    takes_pickles = False
+    refusal = "MiniRay's own questions are not answered with pickles"
+
+
+def own_question(worker: Any, function: str, timeout_s: float) -> Any:
+    """Call a function of MiniRay in a worker, which returns plain data. Raises ProtocolError for any other answer, and
+    if there is none in time."""
+    future = worker.call_async(function)
+    try:
+        future._wait(timeout_s)
+    except TimeoutError:
+        raise ProtocolError(f"{worker.name} has not answered MiniRay's own question within {timeout_s} s") from None
+    if future._exception is not None:
+        raise future._exception
+    kind, body = future._reply
+    if kind == "value":
+        return body
+    try:
+        told = f"{kind}: {error_of(worker.name, body, _Plain())}"  # type: ignore[arg-type]
+    except Exception:
+        told = f"what makes no sense ({kind})"
+    raise ProtocolError(f"{worker.name} answered MiniRay's own question with {told}")
 
 
 def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> BaseException:
     kind, described = reply
-    if kind == "unknown" and "pickle" not in described:
+    if kind == "unknown" and not described.get("failed") and ("pickle" not in described or not shelf.takes_pickles):
         return LookupError(f"{described['message']}\n(in {worker})")
     if kind not in ("error", "unknown"):
         return WorkerError(f"{worker} answered a call with what cannot be read: {str(reply)[:200]}")
@@ -427,7 +481,7 @@ def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> Bas
 def error_of(worker: str, described: dict[str, Any], shelf: _pickling.UnpickleContext) -> BaseException:
     text = described.get("traceback") or f"{described['type']}: {described['message']}"
     where = f"(in {worker})\n{text}"
-    if "pickle" in described:
+    if "pickle" in described and shelf.takes_pickles:
         try:
             error = _pickling.Unpickler(io.BytesIO(described["pickle"]), shelf).load()
             if isinstance(error, BaseException):
@@ -435,12 +489,16 @@ def error_of(worker: str, described: dict[str, Any], shelf: _pickling.UnpickleCo
                 return error
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"
-    if described["type"] == "miniray::TaskOutOfMemory":  # of a C++ worker
+    if described["type"] in _OUT_OF_MEMORY:
         return TaskOutOfMemory(described["message"])
     failed = WorkerError(f"a call in {worker} raised {described['type']}: {described['message']}\n{where}")
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text
     return failed
+
+
+# In a C++ worker, and in a Python worker that sends no pickles.
+_OUT_OF_MEMORY = ("miniray::TaskOutOfMemory", "miniray.errors.TaskOutOfMemory")
 
 
 def _last_cause(error: BaseException) -> BaseException:
@@ -462,7 +520,9 @@ def definitions_of(worker: Any) -> _definitions.Definitions:
     found: _definitions.Definitions | None = worker.__dict__.get("_definitions")
     if found is None:
         snapshot = worker.__dict__.get("_snapshot")
-        found = worker._definitions = _definitions.Definitions([snapshot] if snapshot else [], snapshot is not None)
+        snapshots = [snapshot] if snapshot else []
+        found = _definitions.Definitions(snapshots, snapshot is not None, takes_pickles=worker._takes_pickles)
+        worker._definitions = found
         worker._told = {}
     return found
 
@@ -472,10 +532,14 @@ def start_anew(worker: Any) -> None:
     worker.__dict__.pop("_definitions", None)
 
 
-def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle, list[Any]]:
-    """Return a pickle for a worker. The worker is told first of what it needs to read it."""
+def pack_for(worker: Any, thing: Any) -> tuple[_pickling.Pickle | None, list[Any]]:
+    """Return a pickle for a worker. The worker is told first of what it needs to read it. None in place of the pickle:
+    a message can hold the object."""
     definitions = definitions_of(worker)
     try:
+        if not definitions.takes_pickles:
+            _unsendable.require_plain_parts(thing)
+            return None, []
         packed, needs = definitions.pack(thing)
     except Exception as error:
         arguments, keywords = thing if isinstance(thing, tuple) and len(thing) == 2 else ((), {})
@@ -501,7 +565,7 @@ def tell(worker: Any, definition: _definitions.Definition) -> None:
         reply = _define_there(worker, definition)
     if reply[0] in ("error", "unknown"):
         worker._ask("forget", definition.number, False)  # a worker answers no call while something is missing
-    value_of(worker, reply)
+    done(worker, reply)
     told[key] = definition.number
 
 

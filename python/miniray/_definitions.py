@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _core, _pickling, _script, _spawned
+from miniray import _core, _pickling, _script, _spawned, _unsendable
 from miniray._definition_graph import UNSET, Closure, Definition, display_name, is_same, reaches, without_thing
 from miniray._function_state import importable_name, may_change
 
@@ -21,6 +21,10 @@ __all__ = ["Definition", "Definitions", "is_same"]
 
 # Every module has its own values of these globals, so they are not sent.
 _NOT_SENT = ("__builtins__", "__name__", "__spec__", "__loader__", "__package__", "__file__", "__doc__")
+BY_NAME_ONLY = (
+    "pickle=False sends functions and classes by name only, and workers do not find this one under its name. Define it "
+    "at the top level of a module, or of the script before the workers are started; or use pickle=True"
+)
 _OPEN_MIN = _core.limits.open_closures_min
 _ARGUMENT_CLOSURES_MAX = _core.limits.argument_closures_max
 
@@ -30,7 +34,10 @@ class Definitions:
 
     ``snapshots`` were taken of the script when workers were forked; ``all_forked`` says that all workers were forked.
     ``make_handle`` makes a definition in a pool's core. ``on_described`` is called when a definition's message changes.
+    Without ``takes_pickles``, only plain values are sent, and functions are sent by name alone.
     """
+
+    refusal = "a worker has answered with a pickle, which pickle=False refuses"
 
     def __init__(
         self,
@@ -38,9 +45,11 @@ class Definitions:
         all_forked: bool,
         make_handle: Callable[[], Any] | None = None,
         on_described: Callable[[Definition], None] = lambda _: None,
+        takes_pickles: bool = True,
     ) -> None:
         self._snapshots = snapshots
         self.all_forked = all_forked
+        self.takes_pickles = takes_pickles
         self.lock = threading.RLock()
         self._make_handle = make_handle
         self._on_described = on_described
@@ -120,7 +129,9 @@ class Definitions:
             return body, closure
 
     def takes(self, thing: Any) -> bool:
-        """Whether the object can be pickled."""
+        """Whether the object can be pickled; without ``takes_pickles``, whether a message can hold it exactly."""
+        if not self.takes_pickles:
+            return _core._is_plain(thing)
         try:
             self.pack(thing)
         except Exception:
@@ -328,10 +339,13 @@ class Definitions:
         definition.needs, definition.globals, definition.may_look_up = [], [], []
         self._being_pickled.append(definition)
         try:
-            described["pickle"] = self._value_of(definition)
+            if self.takes_pickles:
+                described["pickle"] = self._value_of(definition)
+            else:
+                described["value"] = self._plain_value_of(definition)
         except Exception as error:
             definition.needs, definition.globals = [], []
-            if definition.slot is None or not definition.in_script:
+            if definition.slot is None or not definition.in_script or not self.takes_pickles:
                 raise TypeError(f"cannot send {display_name(definition)} to another process: {error}") from error
             # The value cannot be sent, so the worker uses the value that its own script has.
             definition.by_value, definition.needs, definition.globals = False, [], []
@@ -355,10 +369,20 @@ class Definitions:
             described |= {"name": definition.name, "check": 0}
             return True
         forks = [one.pid for one in self._snapshots if one.has(definition.name, definition.thing)]
-        check = _script.check(definition.thing) if forks or not self.all_forked else 0
+        # A fork that lacks the very object may have an equal one, if it cannot be sent.
+        compares = forks or not self.all_forked or not self.takes_pickles
+        check = _script.check(definition.thing) if compares else 0
         if forks or check:
             described |= {"name": f"__main__.{definition.name}", "check": check, "forks": forks}
         return bool(forks or check)
+
+    @staticmethod
+    def _plain_value_of(definition: Definition) -> Any:
+        thing = definition.thing
+        if definition.slot is not None and not isinstance(thing, (type, types.FunctionType)):
+            _unsendable.require_plain(thing)
+            return thing
+        raise _unsendable.NeedsPickle(BY_NAME_ONLY)
 
     def _value_of(self, definition: Definition) -> _pickling.Pickle:
         thing = definition.thing

@@ -120,9 +120,19 @@ def prepare_for_forks() -> None:
             stream.reconfigure(line_buffering=True)
 
 
-def begin_work(environment: dict[str, str]) -> None:
+_refuses_pickles_in = 0  # the process of a worker whose server was made with pickle=False
+
+
+def refuses_pickles() -> bool:
+    """Whether the server of this worker takes no pickles. (Processes that the worker forks decide for themselves.)"""
+    return _refuses_pickles_in == os.getpid()
+
+
+def begin_work(environment: dict[str, str], takes_pickles: bool = True) -> None:
     """Called first in every worker of a server. Resets the server's signal handlers, and sets the variables that the
     connection asked for."""
+    global _refuses_pickles_in
+    _refuses_pickles_in = 0 if takes_pickles else os.getpid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from miniray import _script
 

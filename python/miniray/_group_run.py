@@ -35,7 +35,7 @@ def run_group(
         with cluster._lock:
             core, positions = cluster._running_core(), [cluster._position(node) for node in placing[4]]
             ready = _core._connect_again(core, name, *placing[:4], positions, policy.other_nodes, cluster.events)
-            ranks.extend(RemoteWorker._take_over(worker, sent) for worker in ready)
+            ranks.extend(RemoteWorker._take_over(worker, sent, cluster._takes_pickles) for worker in ready)
             cluster._workers = cluster.workers + ranks
         group = cluster.training_group(list(ranks), progress=progress, **group_options)
         group.attempt = attempt

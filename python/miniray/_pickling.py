@@ -20,12 +20,15 @@ from functools import cache
 from typing import Any, Protocol
 
 from miniray import _script, _spawned, _unsendable
+from miniray.errors import ProtocolError
 
 Pickle = dict[str, Any]
 
 
 class PickleContext(Protocol):
     """What a pickler asks the process that it is in."""
+
+    takes_pickles: bool  # False: pickle=False, so nothing is pickled
 
     def number_of(self, thing: Any) -> int | None:
         """The number by which the other process knows a function or class; None if it is sent in another way."""
@@ -45,6 +48,9 @@ class PickleContext(Protocol):
 
 class UnpickleContext(Protocol):
     """What an unpickler asks the process that it is in."""
+
+    takes_pickles: bool  # False: pickle=False, so nothing is loaded
+    refusal: str  # what the error says in that case
 
     def thing(self, number: int) -> Any: ...
     def namespace(self, number: int) -> dict[str, Any]: ...
@@ -69,6 +75,8 @@ def make_function(code: types.CodeType, namespace: int, closure: Any) -> Any:
 def pickled(thing: Any, context: PickleContext) -> Pickle:
     """Pickle an object. Large buffers stay beside the pickle, so that they are not copied into it."""
     buffers: list[pickle.PickleBuffer] = []
+    if not context.takes_pickles:
+        _unsendable.refuse_to_pickle(thing)
     try:
         body = pickle.dumps(thing, 5, buffer_callback=buffers.append)
         needs_context = b"__main__" in body or _MAIN in body
@@ -87,6 +95,8 @@ def dumped(
     thing: Any, context: PickleContext, buffers: list[pickle.PickleBuffer] | None = None, root: Any = None
 ) -> bytes:
     """Pickle an object. ``root`` is a function or class that is sent by value, even if it has a number."""
+    if not context.takes_pickles:
+        _unsendable.refuse_to_pickle(thing)
     file = io.BytesIO()
     _pickler()(file, context, root, buffers.append if buffers is not None else None).dump(thing)
     return file.getvalue()
@@ -281,6 +291,8 @@ class Unpickler(pickle.Unpickler):
     """Loads pickles of another process. It finds the coordinator's script, which may have another name here."""
 
     def __init__(self, file: Any, context: UnpickleContext, buffers: Any = ()) -> None:
+        if not context.takes_pickles:
+            raise ProtocolError(context.refusal)
         super().__init__(file, buffers=buffers)
         self._context = context
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from miniray import _check
 from miniray.cluster import NodeConfig
+from miniray.errors import TaskOutOfMemory, TaskTimeout, UsageError, WorkerError
 from miniray.supervision import RestartPolicy
 from miniray.worker import Worker
 
@@ -104,13 +105,32 @@ def arguments_of(arguments: Any) -> list[Any]:
     return list(arguments)
 
 
-def changed(options: TaskOptions, changes: dict[str, Any]) -> TaskOptions:
+def check_pickle(pickle: Any, workers_take: bool, whose: str) -> bool:
+    """Return whether a pool takes pickles. ``workers_take`` says whether its workers may."""
+    if pickle is None:
+        return workers_take
+    if _check.boolean("pickle", pickle) and not workers_take:
+        raise UsageError(f"{whose} was made with pickle=False, so the pool takes none either: leave out pickle=True")
+    return bool(pickle)
+
+
+def changed(options: TaskOptions, changes: dict[str, Any], takes_pickles: bool = True) -> TaskOptions:
     known = TaskOptions.__dataclass_fields__
     for name in changes:
         if name not in known:
             cure = _check.nearest(name, known) or f"; there are {', '.join(known)}"
             raise TypeError(f"a task has no option {name!r}{cure}")
-    return replace(options, **changes)
+    made = replace(options, **changes)
+    if made.retry_on and not takes_pickles and not any(issubclass(kind, made.retry_on) for kind in _WITHOUT_PICKLES):
+        names = ", ".join(kind.__name__ for kind in made.retry_on)
+        raise UsageError(
+            f"retry_on={names} would never match: with pickle=False, what a function raises arrives as WorkerError. "
+            "Use retry_on=WorkerError"
+        )
+    return made
+
+
+_WITHOUT_PICKLES = (WorkerError, TaskOutOfMemory, TaskTimeout)  # what tasks raise with pickle=False
 
 
 # Options that belong to tasks, not to Pool itself.

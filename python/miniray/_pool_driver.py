@@ -58,14 +58,16 @@ class PoolDriver:
         initargs: tuple[Any, ...],
         restart: RestartPolicy | None,
         results_bytes_max: int,
+        takes_pickles: bool = True,
     ) -> None:
         self.source = source
+        self.takes_pickles = takes_pickles
         self.results_bytes_max = results_bytes_max
         self.events = EventLog()
         self.condition = new_condition()
         self.core = _core._Pool(self.events)
         snapshots, all_forked = source.snapshots()
-        self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe)
+        self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe, takes_pickles)
         self.functions: dict[Any, Definition] = {}
         self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()  # such as lambdas
         self._pid = os.getpid()
@@ -80,14 +82,20 @@ class PoolDriver:
         for node in source.nodes:
             self.core.add_node(node.name, node.cpus, node.gpu_names, node.custom)
         first = self.function(initializer) if initializer is not None else None
-        self.core.start(
-            source.in_core(),
-            restart._fields() if restart is not None else None,
-            first and first.handle,
-            initargs,
-            self.needs_of(first) if first is not None else None,
-            self.pack,
-        )
+        try:
+            self.core.start(
+                source.in_core(),
+                restart._fields() if restart is not None else None,
+                first and first.handle,
+                initargs,
+                self.needs_of(first) if first is not None else None,
+                self.pack,
+                takes_pickles,
+            )
+        except _unsendable.NeedsPickle as error:
+            raise self.explain(error, initializer, initargs, {}) from None
+        for worker, why in source.refused():
+            self.events.add("worker_refused", why, worker=worker)
         try:
             for node_number, worker in source.first():
                 self.core.add_worker(node_number, worker, source.may_be_silent(worker))
@@ -151,7 +159,11 @@ class PoolDriver:
         return self.definitions.handle_of(self.definitions.closure_of(definition), self.core.needs)
 
     def pack(self, thing: Any) -> tuple[Any, Any]:
-        """Pickle arguments for any of the workers. Returns the pickle, and what a worker has to be told of first."""
+        """Pickle arguments for any of the workers. Returns the pickle, and what a worker has to be told of first. None
+        in place of the pickle: a message can hold them."""
+        if not self.takes_pickles:
+            _unsendable.require_plain_parts(thing)
+            return None, None
         packed, closure = self.definitions.pack(thing)
         return packed, None if closure is None else self.definitions.handle_of(closure, self.core.needs)
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from miniray import _check, _core, _lent
+from miniray import _calls, _check, _core, _lent, _script
 from miniray.calls import serve_calls
-from miniray.errors import EndOfStream, MiniRayError, UsageError, WorkerDied, WorkerRestarted
+from miniray.errors import EndOfStream, MiniRayError, ProtocolError, UsageError, WorkerDied, WorkerRestarted
 from miniray.worker import RemoteWorker, Worker
 
 
@@ -57,6 +57,10 @@ class WorkerSource:
         """Return whether the workers belong to that cluster."""
         return False
 
+    def refused(self) -> list[tuple[str, str]]:
+        """Return workers that the pool does not take, and why."""
+        return []
+
     def links(self) -> dict[int, Any]:
         """Return connections to nodes over which a large argument goes to a node once."""
         return {}
@@ -75,8 +79,9 @@ class LocalWorkers(WorkerSource):
 
     _snapshot: Any = None
 
-    def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None) -> None:
+    def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None, takes_pickles: bool = True) -> None:
         self._count = count
+        self._takes_pickles = takes_pickles
         # A wait may spin only where that takes no core from a task.
         self._spin_us = None if (os.cpu_count() or 1) > count + 1 else 0
         self.nodes = [_make_node("localhost", count, _gpu_names(), resources)]
@@ -89,6 +94,9 @@ class LocalWorkers(WorkerSource):
             socket, key = self._socket, self._key
             server = Worker(lambda handle: _serve_forks(handle, socket, key), name="pool")
             self._snapshot = server._snapshot
+            if not self._takes_pickles:
+                self._snapshot = _script.Snapshot(keeps_all=True)
+                self._snapshot.pid = server.pid
         else:
             server = Worker(_serve_forks_when_told, start="spawn", name="pool")
             server.send([self._socket, bytes.fromhex(self._key)])  # if it dies, the report does not show bytes
@@ -150,15 +158,36 @@ class ClusterWorkers(WorkerSource):
         self._workers: list[Any] = cluster.start("miniray.serve_calls")
         positions = [cluster.node_of(worker) for worker in self._workers]
         self._placed = list(zip(positions, self._workers, strict=True))
+        self._refused: list[tuple[str, str]] = []
         self.nodes = []
         for number, config in enumerate(cluster.nodes):
             there = [worker for position, worker in self._placed if position == number]
-            gpus = self._gpus_of(number, there[0]) if there else []
+            gpus = self._gpus_of(number, there)
             self.nodes.append(_make_node(config.host, len(there), gpus, resources))
+        if not self._placed:
+            raise ProtocolError(f"no worker of the cluster can be used: {self._refused[0][1]}")
 
-    def _gpus_of(self, number: int, worker: Any) -> list[str]:
+    def _gpus_of(self, number: int, workers: list[Any]) -> list[str]:
+        """Ask the node's first worker. One that does not answer the question is closed, and the next one is asked."""
+        for worker in list(workers):
+            try:
+                return self._ask_for_gpus(number, worker)
+            except ProtocolError as error:
+                self._refused.append((worker.name, str(error)))
+                workers.remove(worker)
+                self._placed = [placed for placed in self._placed if placed[1] is not worker]
+                worker.close(0)
+            except MiniRayError:
+                pass  # it has died, which the pool will notice and make good
+        return []
+
+    def _ask_for_gpus(self, number: int, worker: Any) -> list[str]:
         if not self._cluster._program:
-            return worker.call_remote("miniray._pool_workers._gpu_names")  # type: ignore[no-any-return]
+            patience_s = self._cluster._start_timeout_s
+            names = _calls.own_question(worker, "miniray._pool_workers._gpu_names", patience_s)
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ProtocolError(f"{worker.name} answered MiniRay's own question with {_check.shown(names)}")
+            return names
         [probe] = self._cluster.connect_to_servers("miniray.probe", num_workers=1, gpus_per_worker=0, nodes=[number])
         with probe:
             probe.send({"cmd": "machine"})
@@ -167,6 +196,9 @@ class ClusterWorkers(WorkerSource):
     def first(self) -> Iterable[tuple[int, Any]]:
         placed, self._placed, self._workers = self._placed, [], []
         return placed
+
+    def refused(self) -> list[tuple[str, str]]:
+        return self._refused
 
     def in_core(self) -> _core._WorkerSource:
         return _core._WorkerSource.cluster(self._cluster._running_core())

@@ -35,14 +35,18 @@ _CACHED = type(lru_cache(len))
 
 
 class Snapshot:
-    """What the script had when a worker was forked. Parent and child have the same objects under the same names."""
+    """What the script had when a worker was forked. Parent and child have the same objects under the same names.
 
-    def __init__(self) -> None:
+    With ``keeps_all``, it keeps objects that have no weak references, so that they are known to be the same later.
+    """
+
+    def __init__(self, keeps_all: bool = False) -> None:
         self.pid = 0  # the process that was forked then
         self._things: dict[str, Any] = {}
         script = sys.modules.get(_spawned.MAIN) or sys.modules["__main__"]
         for name, thing in list(script.__dict__.items()):
-            self._things[name] = thing if isinstance(thing, (*_KEPT, type)) else _weak(thing)
+            known = thing if isinstance(thing, (*_KEPT, type)) else _weak(thing)
+            self._things[name] = thing if known is _NOTHING and keeps_all else known
 
     def has(self, qualname: str, thing: Any) -> bool:
         """Whether the forked process has this object under this name."""

@@ -17,7 +17,9 @@ from miniray import _check, _core, _spawned
 _SUFFIX = " by value"  # ends the name that the server is asked for; errors show that name too
 
 
-def reference(work_fn: str | Callable[..., Any], has_script: bool = True) -> tuple[str, dict[str, Any] | None]:
+def reference(
+    work_fn: str | Callable[..., Any], has_script: bool = True, takes_pickles: bool = True
+) -> tuple[str, dict[str, Any] | None]:
     """Return the name under which a server finds the function, and the packed function if it is sent by value, else
     None. ``has_script`` says that the server gets a copy of this script."""
     from miniray import _functions
@@ -25,7 +27,7 @@ def reference(work_fn: str | Callable[..., Any], has_script: bool = True) -> tup
     own = not has_script and _spawned.is_main(getattr(work_fn, "__module__", None) or "")
     if isinstance(work_fn, str) or (not own and is_importable(work_fn)):
         return _functions.name_of(work_fn), None
-    return getattr(work_fn, "__qualname__", type(work_fn).__qualname__) + _SUFFIX, packed(work_fn)
+    return getattr(work_fn, "__qualname__", type(work_fn).__qualname__) + _SUFFIX, packed(work_fn, takes_pickles)
 
 
 def is_importable(work_fn: Any) -> bool:
@@ -58,11 +60,16 @@ def _comes_too_late(code: Any) -> bool:
     return bool(line) and code.co_firstlineno > line and _pickling.cloudpickle() is not None
 
 
-def packed(work_fn: Any) -> dict[str, Any]:
+def packed(work_fn: Any, takes_pickles: bool = True) -> dict[str, Any]:
     from miniray import _calls
 
     if not callable(work_fn):
         raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work_fn)}")
+    if not takes_pickles:
+        from miniray import _definitions, _unsendable
+
+        what = _unsendable.name_of(work_fn)
+        raise TypeError(f"cannot send {what} to another process: {_definitions.BY_NAME_ONLY}")
     return _calls.by_value(work_fn)
 
 

@@ -30,7 +30,7 @@ def command() -> list[str]:
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code]  # type: ignore[attr-defined]
 
 
-def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
+def describe(work_fn: Callable[..., Any], takes_pickles: bool = True) -> dict[str, Any]:
     """Return the message that tells the new interpreter how to find the function: by import, or by value."""
     from miniray import _sent_work
 
@@ -40,7 +40,7 @@ def describe(work_fn: Callable[..., Any]) -> dict[str, Any]:
     return {
         "module": None if module is not None and is_main(module) else module,
         "qualname": qualname,
-        "by_value": None if importable else _sent_work.packed(work_fn),
+        "by_value": None if importable else _sent_work.packed(work_fn, takes_pickles),
         "sys_path": [os.fspath(entry) or os.getcwd() for entry in sys.path],
         "script": script(),
         "argv": [os.fsencode(word) for word in sys.argv if isinstance(word, str)],

@@ -6,7 +6,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from miniray import _core
 
@@ -28,6 +28,7 @@ _REMEDIES = {
     "builtins.slice": "send [it.start, it.stop, it.step]",
     "builtins.set": "send a list",
     "builtins.frozenset": "send a list",
+    "builtins.tuple": "send a list",
     "collections.deque": "send list(it)",
     "array.array": "send it.tolist() or it.tobytes()",
     "builtins.BaseException": "send str(it), or raise it",
@@ -44,6 +45,7 @@ _REMEDIES = {
     "polars.series.series.Series": "send it.to_numpy(), or it.to_list()",
     "PIL.Image.Image": "send numpy.asarray(it)",
     "numpy.dtype": "send it.name",
+    "numpy.generic": "send it.item()",
     "torch.dtype": 'send str(it).removeprefix("torch.")',
     "torch.device": "send str(it)",
     "torch.nn.modules.module.Module": "send it.state_dict()",
@@ -79,15 +81,24 @@ _FUNCTION = "send its name; or call it in the worker: worker.register(it) and wo
 
 def describe(thing: Any) -> tuple[str, str]:
     """Return what the object is, and what to do instead of sending it in a message: "a set", "send a list"."""
-    kind = type(thing).__name__
     if isinstance(thing, _FUNCTIONS):
-        return f"the function {thing.__qualname__}", _FUNCTION
+        return name_of(thing), _FUNCTION
     if isinstance(thing, type):
-        return f"the class {thing.__qualname__}", _REMEDIES["builtins.type"]
+        return name_of(thing), _REMEDIES["builtins.type"]
     remedy = _remedy(thing)
     if _calls_take(thing):
         remedy += "; calls and pools can send it as it is"
-    return f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}", remedy
+    return name_of(thing), remedy
+
+
+def name_of(thing: Any) -> str:
+    """Return what the object is: "a set", "the function f"."""
+    kind = type(thing).__name__
+    if isinstance(thing, _FUNCTIONS):
+        return f"the function {thing.__qualname__}"
+    if isinstance(thing, type):
+        return f"the class {thing.__qualname__}"
+    return f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"
 
 
 def _remedy(thing: Any) -> str:
@@ -106,6 +117,59 @@ def _remedy(thing: Any) -> str:
     if getattr(thing, "__dict__", None):
         return "send what it consists of, such as vars(it)"
     return "messages hold dict, list, str, int, float, bool, None, bytes and arrays"
+
+
+class NeedsPickle(TypeError):
+    """An object was to be sent that only a pickle can hold, and pickle=False forbids pickles. Users see a TypeError."""
+
+
+def require_plain(thing: Any) -> None:
+    """Raise NeedsPickle if a message cannot hold the object exactly. The text says where and why."""
+    if not _core._is_plain(thing):
+        raise NeedsPickle(_only_a_pickle(*_first_that_is_not_plain(thing)))
+
+
+def _first_that_is_not_plain(thing: Any) -> tuple[str, Any]:
+    """Return where the first object is that a message cannot hold exactly (" at [0]['x']"), and the object."""
+    place = ""
+    for _ in range(_DEPTH_MAX):
+        if type(thing) is dict:
+            key = next((key for key in thing if not _core._is_plain(key)), None)
+            if key is not None:
+                return " as a key" + (f" of {place}" if place else ""), key
+            inner = [(f"[{key!r}]", one) for key, one in thing.items()]
+        elif type(thing) is list:
+            inner = [(f"[{index}]", one) for index, one in enumerate(thing)]
+        else:
+            break
+        found = next((each for each in inner if not _core._is_plain(each[1])), None)
+        if found is None:
+            break
+        place, thing = place + found[0], found[1]
+    return (f" at {place}" if place else ""), thing
+
+
+def require_plain_parts(parts: Any) -> None:
+    """Do the same for what a call sends: the items of a map, or arguments with keyword arguments."""
+    require_plain(list(parts) if type(parts) is tuple else parts)
+
+
+def refuse_to_pickle(thing: Any) -> NoReturn:
+    raise NeedsPickle(_only_a_pickle("", thing))
+
+
+def _only_a_pickle(at: str, thing: Any) -> str:
+    cure = f"{_plain_cure(thing)}, or use pickle=True"
+    return f"{name_of(thing)}{at} can only be sent as a pickle, which pickle=False forbids: {cure}"
+
+
+def _plain_cure(thing: Any) -> str:
+    """Return what to send in place of an object that only a pickle can hold."""
+    if isinstance(thing, _FUNCTIONS):
+        return "pass its name, and have the worker import it"
+    if type(thing) is int:
+        return "send it as a str"  # it has more than 64 bits
+    return _REMEDIES["builtins.type"] if isinstance(thing, type) else _remedy(thing)
 
 
 class _Enough(Exception):
@@ -155,11 +219,13 @@ def explain_items(error: Exception, function: str, items: Any, first: int, takes
 
 
 def _explain(error: Exception, named: list[tuple[str, Any]], of: str, takes: Callable[[Any], bool]) -> Exception:
-    if type(error) not in (TypeError, AttributeError, pickle.PicklingError):
+    if type(error) not in (TypeError, AttributeError, pickle.PicklingError, NeedsPickle):
         return error
     for name, value in named:
         if takes(value):
             continue
+        if type(error) is NeedsPickle:
+            return TypeError(f"cannot send {name}{of}: {_only_a_pickle(*_first_that_is_not_plain(value))}")
         place, thing = _culprit(value, str(error), takes)
         kind = type(thing).__name__
         what = f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"

@@ -117,7 +117,7 @@ def create(worker: Any, name: str, kind: Any, args: tuple[Any, ...], kwargs: dic
     if not isinstance(kind, str) and not callable(kind):
         raise TypeError(f"create takes a name and a class: create({name!r}, Class, ...), not {_check.shown(kind)}")
     if isinstance(kind, str):
-        _calls.value_of(worker, worker._ask("create", [name, {"name": kind}, list(args), kwargs]))
+        _calls.done(worker, worker._ask("create", [name, {"name": kind}, list(args), kwargs]))
     else:
         _describe(worker, "create", name, kind, list(args), kwargs)
     return RemoteObject(worker, name)
@@ -127,7 +127,7 @@ def forget(worker: Any, name: str) -> None:
     """``Worker.forget``."""
     _check.text("name", name, "a str, what a function or an object is called there")
     worker.__dict__.get("_registered", {}).pop(name, None)
-    _calls.value_of(worker, worker._ask("forget", name))
+    _calls.done(worker, worker._ask("forget", name))
 
 
 def _describe(worker: Any, verb: str, name: str, function: Any, *rest: Any) -> None:
@@ -143,7 +143,7 @@ def _describe(worker: Any, verb: str, name: str, function: Any, *rest: Any) -> N
             described = {"number": definition.number}
         reply = worker._ask(verb, [name, described, *rest])
         if reply[0] != "unknown" or definition.by_value:
-            _calls.value_of(worker, reply)
+            _calls.done(worker, reply)
             return
         definitions.to_value(definition)
         if "missing" in definition.described:

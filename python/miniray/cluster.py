@@ -64,7 +64,8 @@ class Cluster:
     False, which is for networks that you trust. ``program`` is a C++ program that calls ``miniray::init``; the work
     functions are then functions of that program.
     What workers print is shown on this machine, marked with node and worker. With ``output="folder"``, each worker's
-    output goes to its own file there.
+    output goes to its own file there. With ``pickle=False``, calls of its workers, and a pool on it, send and take no
+    pickles: no node can run code in this process.
 
     When the cluster is stopped, or your program ends in any way, no process of the cluster is left on any node.
 
@@ -87,9 +88,12 @@ class Cluster:
         codec: str = "msgpack",
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        pickle: bool = True,
     ) -> None:
         self._nodes = checked_nodes(nodes)
         self.codec = codec
+        self._takes_pickles = _check.boolean("pickle", pickle)
+        self._start_timeout_s = _check.number("start_timeout_s", start_timeout_s, what="a number of seconds")
         self._program = _check.path("program", program)
         self._ship_code = _check.boolean("ship_code", ship_code)
         self._options = (
@@ -98,7 +102,7 @@ class Cluster:
             _check.boolean_or_none("encrypt", encrypt),
             _check.path("output", output),
             _check.boolean("progress", progress),
-            _check.number("start_timeout_s", start_timeout_s, what="a number of seconds"),
+            self._start_timeout_s,
             _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
             *_channel_options(codec, spin_us, inbox_bytes_max),
         )
@@ -133,7 +137,7 @@ class Cluster:
         """The name under which the servers find the function, and the function itself if it is sent by value."""
         if self._program and isinstance(work_fn, str):
             return work_fn, None
-        name, sent = _sent_work.reference(work_fn)
+        name, sent = _sent_work.reference(work_fn, takes_pickles=self._takes_pickles or bool(self._program))
         if self._program and sent is not None:
             raise TypeError(
                 f"work_fn is a function of Python, but the nodes run {self._program}. Pass the name of one of its "
@@ -228,7 +232,7 @@ class Cluster:
             core = self._running_core()
             positions = [self._position(node) for node in nodes]
             ready = core.connect_to_servers(name, num_workers, gpus_per_worker, gpus, pin_cpus, positions)
-            made = [RemoteWorker._take_over(worker, sent) for worker in ready]
+            made = [RemoteWorker._take_over(worker, sent, self._takes_pickles) for worker in ready]
             if restart is not None:
                 for worker in made:
                     self._supervise(worker, restart, on_restart)
@@ -244,7 +248,7 @@ class Cluster:
             with self._lock:
                 core = self._running_core()
                 [other] = _core._replace_in_cluster(core, dead, home, policy.other_nodes, self.events)
-                return RemoteWorker._take_over(other, dead._sent)
+                return RemoteWorker._take_over(other, dead._sent, self._takes_pickles)
 
         _supervised.supervise(worker, replace, policy, on_restart, self.events, self.servers[home].node)
 
@@ -278,7 +282,7 @@ class Cluster:
         check_worker(worker)
         with self._lock:
             [ready] = self._running_core().replace(worker, None if node is None else self._position(node))
-            made = RemoteWorker._take_over(ready, worker._sent)
+            made = RemoteWorker._take_over(ready, worker._sent, self._takes_pickles)
             self._workers = [made if other is worker else other for other in self._workers]
         worker.close(0)
         return made

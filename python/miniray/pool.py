@@ -31,6 +31,7 @@ from miniray._pool_arguments import (
     check_chunksize,
     check_initializer,
     check_items,
+    check_pickle,
     check_policy,
     check_resources,
     count,
@@ -286,6 +287,10 @@ class Pool(_Submitter):
 
     A forked worker has what this process had when the pool was made. ``start="spawn"`` starts fresh interpreters
     instead, for programs that already use CUDA or threads.
+
+    With ``pickle=False``, functions are sent by name, arguments and results are plain data, and exceptions arrive as
+    WorkerError: whatever a worker answers, no code of its runs here. The default is what the cluster or the workers
+    were made with, and else True.
     """
 
     def __init__(
@@ -300,6 +305,7 @@ class Pool(_Submitter):
         resources: Mapping[str, Any] | None = None,
         restart: RestartPolicy | None = None,
         results_bytes_max: int = _core.limits.results_bytes_max,
+        pickle: bool | None = None,
     ) -> None:
         _stop_import()
         if workers is not None and max_workers is not None:
@@ -310,12 +316,17 @@ class Pool(_Submitter):
         check_resources(resources)
         workers = max_workers if workers is None else workers
         if isinstance(workers, Cluster):
+            takes_pickles = check_pickle(pickle, workers._takes_pickles, "the cluster")
             source: Any = ClusterWorkers(workers, resources)
         elif workers is None or isinstance(workers, int) or hasattr(type(workers), "__index__"):
-            source = LocalWorkers(count(workers), start_method(start, mp_context), resources)
+            takes_pickles = check_pickle(pickle, True, "")
+            source = LocalWorkers(count(workers), start_method(start, mp_context), resources, takes_pickles)
         else:
-            source = GivenWorkers(given(workers), resources)
-        self._driver = PoolDriver(source, initializer, initargs, restart, results_bytes_max)
+            workers = given(workers)
+            all_take = all(getattr(worker, "_takes_pickles", True) for worker in workers)
+            takes_pickles = check_pickle(pickle, all_take, "one of the workers")
+            source = GivenWorkers(workers, resources)
+        self._driver = PoolDriver(source, initializer, initargs, restart, results_bytes_max, takes_pickles)
         self._options = TaskOptions()
         self._terms = self._driver.terms(self._options)
         self._finalizer = weakref.finalize(self, PoolDriver.drop, self._driver)
@@ -331,7 +342,7 @@ class Pool(_Submitter):
         worker is ended (TaskTimeout). ``memory_bytes`` is what it may add to its worker (TaskOutOfMemory).
         ``retries`` is how often it is tried again if its worker dies, or raises one of ``retry_on``.
         """
-        return PoolView(self._driver, changed(self._options, options), self)
+        return PoolView(self._driver, changed(self._options, options, self._driver.takes_pickles), self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Those that were submitted are finished first, unless ``cancel_futures``; then the workers
@@ -405,7 +416,7 @@ class PoolView(_Submitter):
 
     def options(self, **options: Any) -> PoolView:
         """Return a view that has these terms, too."""
-        return PoolView(self._driver, changed(self._options, options), self._pool)
+        return PoolView(self._driver, changed(self._options, options, self._driver.takes_pickles), self._pool)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Do nothing. Shut down the pool itself."""

@@ -7,7 +7,7 @@ import sys
 import weakref
 
 from miniray import _check, _core
-from miniray.errors import UsageError
+from miniray.errors import MiniRayError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are slow to import
@@ -58,12 +58,16 @@ class Worker(_core.Worker):
     ``on_restart(worker)`` can then send the new process its state again, and the call raises WorkerRestarted. If the
     policy allows no more restarts, the call raises WorkerDied. ``restarts`` counts the restarts, and ``events`` lists
     what happened.
+
+    With ``pickle=False``, calls send and take only what a message can hold, and neither side loads a pickle of the
+    other: whatever the worker answers, no code of its runs in this process.
     """
 
     _host_may_vanish = False
     _sent: dict[str, Any] | None = None
     _supervision: _core._Supervision | None = None
     _retries_calls = False
+    _takes_pickles = True
     events: EventLog  # only a supervised worker has it
 
     def __init__(
@@ -78,8 +82,10 @@ class Worker(_core.Worker):
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
+        pickle: bool = True,
     ) -> None:
         _check_restart(restart, on_restart)
+        _check.boolean("pickle", pickle)
         if work_fn is None:
             work_fn = _calls().serve_calls
         if not callable(work_fn):
@@ -99,20 +105,21 @@ class Worker(_core.Worker):
                 from miniray import _script
 
                 _warn_of_threads()
-                snapshot = _script.Snapshot()
+                snapshot = _script.Snapshot(keeps_all=not pickle)
                 super().__init__(work_fn, *options)
                 snapshot.pid = self.pid
                 self._snapshot = snapshot
             elif start == "spawn":
                 from miniray import _spawned
 
-                specification = _spawned.describe(work_fn)
+                specification = _spawned.describe(work_fn, pickle)
                 super().__init__(_spawned.command(), *options)
                 self.send(specification)
             else:
                 raise ValueError(f'start is "fork" or "spawn", not {start!r}')
             self._started = True
             _add_live(self)
+            self._say_whether_pickles(pickle)
         except BaseException as error:  # also Ctrl-C, which may come after the process was started
             if isinstance(error, KeyboardInterrupt):
                 _core._note_interrupt()
@@ -121,7 +128,7 @@ class Worker(_core.Worker):
         if restart is not None:
             from miniray import _supervised
 
-            named: dict[str, Any] = {"name": name, "shared_memory": shared_memory, "spin_us": spin_us}
+            named: dict[str, Any] = {"name": name, "shared_memory": shared_memory, "spin_us": spin_us, "pickle": pickle}
             _supervised.supervise(
                 self,
                 lambda _: Worker(work_fn, codec, start, inbox_bytes_max=inbox_bytes_max, **named),
@@ -148,14 +155,25 @@ class Worker(_core.Worker):
         _calls().forget(self, name)
 
     @classmethod
-    def _take_over(cls, ready: _core._ReadyWorker, sent: dict[str, Any] | None = None) -> Self:
+    def _take_over(cls, ready: _core._ReadyWorker, sent: dict[str, Any] | None = None, pickle: bool = True) -> Self:
         """Return a worker that takes over one of the core's. ``sent`` describes its function if that goes by value."""
         worker = cls.__new__(cls)
         _core.Worker.__init__(worker, ready)
         worker._started = True
         _add_live(worker)
+        worker._say_whether_pickles(pickle)
         worker._send_work(sent)
         return worker
+
+    def _say_whether_pickles(self, pickle: bool) -> None:
+        """Tell the worker to refuse pickles as this process does, unless ``pickle``."""
+        if pickle:
+            return
+        self._takes_pickles = False
+        try:
+            self._ask("plain", None, False)
+        except MiniRayError:
+            pass  # it has ended already, which the next call on it says
 
     def _send_work(self, sent: dict[str, Any] | None) -> None:
         """Send the work function to a worker that cannot import it. This must be the worker's first message."""
@@ -206,6 +224,7 @@ class RemoteWorker(Worker):
     to the worker's environment. ``restart`` and ``on_restart`` do what Worker's do; the server starts the new process.
     A connection that leaves this machine is encrypted. ``encrypt=False`` is for networks that you trust; the server must
     be started with it too. ``encrypt=True`` also encrypts a connection within this machine.
+    ``pickle=False`` does what Worker's does: use it for servers that you do not trust with this process.
     """
 
     _host_may_vanish = True
@@ -226,16 +245,19 @@ class RemoteWorker(Worker):
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
+        pickle: bool = True,
     ) -> None:
         _check_restart(restart, on_restart)
+        _check.boolean("pickle", pickle)
         _stop_import()
         options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
-        name, sent = _reference(work_fn)
+        name, sent = _reference(work_fn, pickle)
         request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)
         _core.Worker.__init__(self, ready)
         self._started = True
         _add_live(self)
+        self._say_whether_pickles(pickle)
         self._send_work(sent)
         if restart is not None:
             _supervise(self, request, restart, on_restart)
@@ -255,6 +277,7 @@ def create_remote_workers(
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
     restart: RestartPolicy | None = None,
     on_restart: Callable[[Any], Any] | None = None,
+    pickle: bool = True,
 ) -> list[RemoteWorker]:
     """Return ``[RemoteWorker(host, port) for host, port in addresses]``, but connect to all servers at the same time.
     If one connection fails, close all others.
@@ -262,11 +285,12 @@ def create_remote_workers(
     With ``restart``, each worker has a policy of its own.
     """
     _check_restart(restart, on_restart)
+    _check.boolean("pickle", pickle)
     _stop_import()
     options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
-    name, sent = _reference(work_fn)
+    name, sent = _reference(work_fn, pickle)
     wanted, what = _addresses(addresses), (name, _key(key), *options)
-    made = [RemoteWorker._take_over(ready, sent) for ready in _core._connect(wanted, *what)]
+    made = [RemoteWorker._take_over(ready, sent, pickle) for ready in _core._connect(wanted, *what)]
     if restart is not None:
         for worker, address in zip(made, wanted, strict=True):
             _supervise(worker, ([address], *what), restart, on_restart)
@@ -278,10 +302,10 @@ def _supervise(
 ) -> None:
     from miniray import _supervised
 
-    sent = worker._sent
+    sent, pickle = worker._sent, worker._takes_pickles
 
     def replace(_: Any) -> RemoteWorker:
-        return RemoteWorker._take_over(_core._connect(*request)[0], sent)
+        return RemoteWorker._take_over(_core._connect(*request)[0], sent, pickle)
 
     _supervised.supervise(worker, replace, restart, on_restart, node=request[0][0][0])
 
@@ -328,13 +352,14 @@ def _key(key: Any) -> str:
     return "" if key is None else _check.text("key", key, "a str of 64 hexadecimal digits, or None")
 
 
-def _reference(work_fn: str | Callable[[_core.Handle], Any] | None) -> tuple[str, dict[str, Any] | None]:
+def _reference(work_fn: str | Callable[[_core.Handle], Any] | None, pickle: bool) -> tuple[str, dict[str, Any] | None]:
     """Return the name of the function for the request to a server, and what ``_send_work`` has to send, if anything."""
     if work_fn is None:
         return "", None
     from miniray import _sent_work
 
-    return _sent_work.reference(work_fn, has_script=False)  # such a server does not have the coordinator's script
+    # Such a server does not have the coordinator's script.
+    return _sent_work.reference(work_fn, has_script=False, takes_pickles=pickle)
 
 
 def _calls() -> Any:

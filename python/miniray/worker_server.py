@@ -22,7 +22,8 @@ class WorkerServer(_core.WorkerServer):
     function. Port 0 stands for any free port; the attribute ``port`` has its number. At most ``num_workers`` workers
     are alive at a time (None: no limit). Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
     ~/.miniray/key, which is made on first use. Connections that leave this machine are encrypted. ``encrypt=False`` is
-    for networks that you trust; clients must say the same. ``encrypt=True`` encrypts all connections.
+    for networks that you trust; clients must say the same. ``encrypt=True`` encrypts all connections. With
+    ``pickle=False``, workers send and take no pickles: functions are named, and arguments and results are plain data.
 
     A worker ends with its connection, and all workers end with the server.
     """
@@ -36,6 +37,7 @@ class WorkerServer(_core.WorkerServer):
         *,
         key: str | None = None,
         encrypt: bool | None = None,
+        pickle: bool = True,
     ) -> None:
         from miniray.worker import _key, _show_output, _stop_import
 
@@ -43,6 +45,7 @@ class WorkerServer(_core.WorkerServer):
         _show_output()
         _check.text("host", host, "a str, an address of this machine")
         _check.integer("port", port, 0, 65535)
+        _check.boolean("pickle", pickle)
         if num_workers is not None:
             _check.integer("num_workers", num_workers, what="an int (None: no limit)")
             if num_workers < 1:
@@ -50,7 +53,8 @@ class WorkerServer(_core.WorkerServer):
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
         if work is not None and not callable(work):
             raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work)}")
-        super().__init__(host, port, work, num_workers or 0, _key(key), _check.boolean_or_none("encrypt", encrypt))
+        encrypts = _check.boolean_or_none("encrypt", encrypt)
+        super().__init__(host, port, work, num_workers or 0, _key(key), encrypts, pickle)
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m miniray.worker_server") -> None:
@@ -78,6 +82,9 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
         help="encrypt all connections, or none, which is for networks that you trust; clients must say the same "
         "(default: those that leave this machine)",
     )
+    parser.add_argument(
+        "--no-pickle", action="store_true", help="refuse pickles: callers name functions and send plain data"
+    )
     options = parser.parse_args(arguments)
     sys.path.insert(0, os.getcwd())
 
@@ -88,7 +95,14 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
     try:
         if options.work_fn is not None:
             _import_or_explain(options.work_fn)
-        server = WorkerServer(options.host, options.port, options.work_fn, options.workers, encrypt=options.encrypt)
+        server = WorkerServer(
+            options.host,
+            options.port,
+            options.work_fn,
+            options.workers,
+            encrypt=options.encrypt,
+            pickle=not options.no_pickle,
+        )
         work = options.work_fn or "what connections ask for"
         print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
         server.serve_forever()

@@ -163,6 +163,8 @@ CallOrder parse_call(const Message& call) {
       if (body.kind() != Value::Kind::map) no_call(body);
       order.name = std::move(body);
       return order;
+    case CallVerb::plain:
+      return order;
   }
   throw UsageError("there is no call with the verb " + std::to_string(call.head.verb) + ": " + body.text());
 }

@@ -55,6 +55,10 @@ TEST_CASE("what is no reply is refused") {
   CHECK_THROWS_AS((void)parse_reply(strange), ProtocolError);
 }
 
+TEST_CASE("the call after which no pickles are sent has no parts") {
+  CHECK(parse_call(call_message(CallVerb::plain, Value())).verb == CallVerb::plain);
+}
+
 TEST_CASE("long bytes in a call stay where they are until it is sent") {
   const Value body = call_body("f", {Bytes{std::string(100'000, 'x')}}, Map{{"a", 1}});
   const Message message = call_message(CallVerb::call, body, 1);

@@ -17,6 +17,9 @@ class OwedReply {
 
   /// Returns false if nobody waits for the reply.
   [[nodiscard]] bool is_wanted() const { return number_ != 0; }
+  /// Returns false if the caller only wants to know whether the call succeeded, such as a pool's initializer. The value
+  /// of such a reply is null, so that no value can keep the call from succeeding.
+  [[nodiscard]] bool wants_value() const { return number_ > 0; }
   [[nodiscard]] Codec codec() const { return channel_->codec(); }
   /// Sends the reply, with the call's number and the time that has passed. Call it once. Instead of a reply that is
   /// larger than a message may be, the caller gets an error that says so.

@@ -399,7 +399,7 @@ TEST_CASE("calls in the format's own words") {
   CHECK(refused(CallVerb::call, Value::list({"echo"})) == "this is no call: [\"echo\"]");
   CHECK(refused(CallVerb::call, Value("nonsense")) == "this is no call: \"nonsense\"");
   CHECK(refused(CallVerb::environment, Value(1)) == "this is no call: 1");
-  CHECK(refused(static_cast<CallVerb>(6), Value(1)) == "there is no call with the verb 6: 1");
+  CHECK(refused(static_cast<CallVerb>(7), Value(1)) == "there is no call with the verb 7: 1");
   CHECK(refused(CallVerb::call, Value::list({"echo", 1, nullptr})) == "the arguments of a call are a list, not 1");
   CHECK(refused(CallVerb::call, Value::list({"echo", none, 1})) == "the keyword arguments of a call are a map, not 1");
   CHECK(refused(CallVerb::call, Value::list({"echo", none, nullptr, "much"})) ==

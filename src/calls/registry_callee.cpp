@@ -113,6 +113,7 @@ void RegistryCallee::carry_out(const Message& call, const OwedReply& reply) {
   } catch (...) {
     return reply.send_error(failure_now());
   }
+  if (verb == ReplyVerb::value && !reply.wants_value()) result = {};
   if (reply.is_wanted()) send_result(reply, verb, std::move(result));
 }
 
@@ -139,6 +140,8 @@ Value RegistryCallee::result_of(const CallOrder& order) {
       break;
     case CallVerb::define:
       define(order);
+      break;
+    case CallVerb::plain:  // C++ has no pickles anyway
       break;
   }
   return {};

@@ -42,10 +42,11 @@ void TaskDriver::add_node(PoolNode node) {
 }
 
 void TaskDriver::start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
-                       std::optional<Task> initializer) {
+                       std::optional<Task> initializer, bool pickle) {
   MINIRAY_CHECK(!engine_);
   TaskEngine::Options options;
   options.initializer = std::move(initializer);
+  options.pickle = pickle;
   options.on_event = [this](const PoolEvent& event) { note(event); };
   options.on_vacancy = [this](std::size_t node, std::shared_ptr<Worker> gone) {
     staff_->on_gone(node, std::move(gone));

@@ -52,10 +52,11 @@ class TaskDriver {
 
   // Before start().
   void add_node(PoolNode node);
-  /// Starts the engine. `source` replaces workers that are gone: all of them, or as many as the policy allows.
+  /// Starts the engine. `source` replaces workers that are gone: all of them, or as many as the policy allows. Without
+  /// `pickle`, workers are told to send no pickles.
   enum class Runs : std::uint8_t { in_a_thread, while_its_user_waits };
   void start(Runs runs, std::unique_ptr<WorkerSource> source, const std::optional<RestartPolicy>& policy,
-             std::optional<Task> initializer = {});
+             std::optional<Task> initializer = {}, bool pickle = true);
 
   void add_worker(std::size_t node, std::shared_ptr<Worker> worker, bool may_be_silent = false);
   void set_link(std::size_t node, Channel link);

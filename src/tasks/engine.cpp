@@ -58,7 +58,15 @@ void TaskEngine::add_worker(std::size_t node, std::shared_ptr<Worker> worker, bo
   nodes_[node].broken_for.clear();
   members_changed_ = true;
   event("worker_started", &member, "");
+  if (!options_.pickle) refuse_pickles(member);
   prepare(member);
+}
+
+void TaskEngine::refuse_pickles(Member& member) {
+  try {
+    (void)member.worker().send_some(call_message(CallVerb::plain, Value()));
+  } catch (const Error&) {  // its end will be noticed
+  }
 }
 
 void TaskEngine::prepare(Member& member) {
@@ -99,6 +107,9 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
     return break_down("the initializer raised " + what + " in " + member.worker().name() + "\n" +
                       said.failure.traceback);
   }
+  // The answer to a question of the pool's own is plain data, whatever tasks return.
+  if (said.verb == ReplyVerb::pickle || said.verb == ReplyVerb::values)
+    throw ProtocolError(member.worker().name() + " answered the initializer's call with what is no answer to it");
   member.state = Member::State::ready;
 }
 
@@ -282,6 +293,9 @@ void TaskEngine::on_reply(Member& member, Message reply) {
   member.may_be_silent = false;
   if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
+  // A reply to a call that somebody made before the worker came to the pool is not the pool's.
+  if (verb == ReplyVerb::pickle && !options_.pickle && member.has(number))
+    throw ProtocolError(member.worker().name() + " sent a pickle to a pool that takes none (pickle=False)");
   CallReply said;
   if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // it may throw, so it comes before the task is taken
   std::optional<Task> task = member.take(number);

@@ -30,6 +30,8 @@ class TaskEngine {
   struct Options {
     /// The first call of every worker. It has to succeed before the worker gets tasks.
     std::optional<Task> initializer = {};
+    /// false: workers are told to send no pickles, and one that sends a pickle all the same is lost.
+    bool pickle = true;
     std::function<void(PoolEvent)> on_event = {};
     /// Is called when a worker is gone: its process has ended, or cannot be reached. Its place on the node is free.
     std::function<void(std::size_t node, std::shared_ptr<Worker> worker)> on_vacancy = {};
@@ -99,6 +101,7 @@ class TaskEngine {
   };
   using Members = std::list<Member>;
 
+  static void refuse_pickles(Member& member);
   void prepare(Member& member);
   /// Takes all replies of a worker that have arrived. Returns false if the worker is gone, and was removed.
   bool receive_from(Members::iterator member);

@@ -29,6 +29,7 @@ inline void send_quick(Channel& channel, const Message& call, Message reply) {
 inline void serve_as_if_quick(Handle& handle) {
   handle.set_call_server([](Handle& called, const Message& call) {
     const CallOrder order = parse_call(call);
+    if (order.verb == CallVerb::plain) return;
     if (order.verb == CallVerb::environment) {
       for (const auto& [name, value] : order.name.map()) setenv(name.string().c_str(), value.string().c_str(), 1);
       return;
@@ -114,7 +115,8 @@ class CheckedEngine : public TaskEngine {
 /// An engine, what it told, and what became of its tasks.
 class Scene {
  public:
-  explicit Scene(std::optional<Task> initializer = {}) : engine(options(std::move(initializer))) {}
+  explicit Scene(std::optional<Task> initializer = {}, bool pickle = true)
+      : engine(options(std::move(initializer), pickle)) {}
   ~Scene() {
     for (const std::shared_ptr<Worker>& worker : engine.end_workers()) worker->kill(SIGKILL);
   }
@@ -188,9 +190,10 @@ class Scene {
   CheckedEngine engine;
 
  private:
-  TaskEngine::Options options(std::optional<Task> initializer) {
+  TaskEngine::Options options(std::optional<Task> initializer, bool pickle) {
     TaskEngine::Options made;
     made.initializer = std::move(initializer);
+    made.pickle = pickle;
     made.on_event = [this](PoolEvent event) { events.push_back(std::move(event)); };
     made.on_vacancy = [this](std::size_t node, const std::shared_ptr<Worker>&) {
       if (on_vacancy) on_vacancy(node);
