@@ -145,6 +145,9 @@ class Channel {
   [[nodiscard]] bool ended() const;
   /// Returns the errno with which the stream ended; 0 if it ended in good order, or has not ended.
   [[nodiscard]] int end_error() const;
+  /// Returns whether an encrypted connection ended without the record that ends it: the peer's process or host has died,
+  /// or somebody has cut the connection.
+  [[nodiscard]] bool cut() const;
   /// Reads what has arrived. Returns true if receive() would now return or throw without waiting.
   [[nodiscard]] bool ready();
   /// Reads what has arrived. Returns whether the peer has dropped the call of this number.

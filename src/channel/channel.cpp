@@ -83,6 +83,7 @@ void Channel::look_around() { state_->look_around(); }
 const Message* Channel::newest() const { return state_->newest(); }
 bool Channel::ended() const { return state_->ended(); }
 int Channel::end_error() const { return state_->end_error(); }
+bool Channel::cut() const { return state_->cut(); }
 bool Channel::ready() { return state_->ready(); }
 bool Channel::was_dropped(std::int64_t call) { return state_->was_dropped(call); }
 void Channel::look_for(Lane lane) { state_->looked_for = lane; }

@@ -60,6 +60,7 @@ class Channel::State {
   [[nodiscard]] const Message* newest() const { return inbox_.newest(); }
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] int end_error() const { return end_error_; }
+  [[nodiscard]] bool cut() const { return cut_; }
 
   ChannelOptions options;
   Fd socket;

@@ -185,6 +185,9 @@ DeathCertificate Worker::State::certificate() {
   DeathCertificate made = process_->ending();
   made.worker = name;
   made.last_messages = channel_.recent_messages();
+  // The worker saw its stream end too, and returned. That is a consequence.
+  if (made.lost.empty() && made.exit_code == 0 && channel_.cut())
+    made.lost = "lost its connection to this process, which was cut on the way; its process has ended because of that";
   return made;
 }
 
