@@ -30,6 +30,7 @@ class Mapping:
         progress: bool,
     ) -> None:
         self._driver = submitter._driver
+        self._driver.begin()
         self._options = submitter._options
         self._terms = submitter._terms
         self._fn = fn
@@ -63,7 +64,6 @@ class Mapping:
             from miniray._pool_progress import Bar
 
             self._bar = Bar(total, workers)
-        self._driver.begin()
         # An iterator may wait for anything, and the thread that delivers results must not.
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
