@@ -92,11 +92,19 @@ class Mapping:
             try:
                 self._must_feed = False
                 while wanted := self._flow.wanted():
-                    items = list(itertools.islice(self._items, wanted))
+                    items: list[Any] = []
+                    failure: Exception | None = None
+                    try:
+                        items.extend(itertools.islice(self._items, wanted))
+                    except Exception as error:  # the iterator's, after the items that extend() has kept
+                        failure = error
                     first = self._flow.read(len(items), wanted)
+                    if first is not None and items:
+                        self._send(items, first)
+                    if failure is not None:
+                        raise failure
                     if first is None or not items:
                         break
-                    self._send(items, first)
             finally:
                 self._feeding.release()
         if not self._flow.reads_on:
