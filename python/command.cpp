@@ -23,6 +23,7 @@ void bind_command(nb::module_& module) {
         return cli::run_command(arguments, {python, attendant, check_signals, list_more});
       },
       "arguments"_a, "python"_a, "attendant"_a);
+  module.def("_who_can_connect", &cli::who_can_connect, "host"_a);
 }
 
 }  // namespace miniray::python

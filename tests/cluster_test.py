@@ -193,7 +193,7 @@ def test_the_server_and_the_remote_worker_of_seed_001(hosts: Hosts) -> None:
         cwd=hosts.folder,
     )
     assert server.stdout is not None
-    assert b"listening on 0.0.0.0:10000" in server.stdout.readline()
+    assert b"listening on 127.0.0.1:10000" in server.stdout.readline()
     printed = hosts.run("""
         from miniray import RemoteWorker
 

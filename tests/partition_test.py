@@ -279,7 +279,8 @@ def test_a_remote_worker(coordinator: Any) -> None:
     testbed = coordinator.testbed
     shutil.copy(coordinator.code / "work.py", testbed.hosts[CUT].home)
     python = PYTHON or sys.executable
-    server = f"MINIRAY_KEY={KEY} exec {python} -m miniray.worker_server --port 10001 --work-fn work.endless_loop"
+    server = f"MINIRAY_KEY={KEY} exec {python} -m miniray.worker_server --host 0.0.0.0 --port 10001"
+    server += " --work-fn work.endless_loop"
     with testbed.popen("ssh", CUT, server, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as ssh:
         try:
             assert b"listening" in ssh.stdout.readline()

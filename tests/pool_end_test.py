@@ -311,3 +311,45 @@ def test_the_key_of_a_pools_server_is_shown_to_nobody(capfd: pytest.CaptureFixtu
         source._server.kill()  # and so goes its worker
         assert pool.options(retries=3).submit(abs, -1).result(PATIENCE_S) == 1
     assert source._key not in "".join(capfd.readouterr())
+
+
+# --- A child of fork() ------------------------------------------------------------------------------------------------
+def test_a_forked_child_that_uses_its_parent_s_pool_is_told_so_and_the_pool_goes_on(tmp_path: Path) -> None:
+    source = """
+    import os, signal
+    from miniray import Pool, UsageError
+    pool = Pool(1)
+    view = pool.options(num_cpus=1)
+    slow = pool.submit(__import__("time").sleep, 0.2)
+    begun = pool.map(abs, range(3))
+    uses = [
+        lambda: pool.submit(abs, -1),
+        lambda: view.submit(abs, -1),
+        lambda: pool.map(abs, [1]),
+        lambda: pool.starmap(pow, [(2, 3)]),
+        lambda: pool.imap_unordered(abs, iter([1])),
+        lambda: pool.workers,
+        lambda: pool.status(),
+        lambda: repr(pool),
+        lambda: pool.options(num_cpus=1),
+        lambda: slow.result(),
+        lambda: slow.cancel(),
+    ]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        told = 0
+        for number, use in enumerate(uses):
+            try:
+                use()
+            except UsageError as error:
+                told += str(error).startswith("the pool belongs to the process that made it")
+            else:
+                print("not refused:", number, flush=True)
+        pool.shutdown()
+        os._exit(0 if told == len(uses) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(list(begun), pool.submit(abs, -1).result())
+    pool.shutdown()
+    """
+    assert run_script(tmp_path, source) == "0\n[0, 1, 2] 1\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +193,16 @@ def test_an_item_that_ends_whoever_pickles_it_fails_alone(lazily: bool) -> None:
         with pytest.raises(SystemExit, match="pickled"):
             list(results)
         assert list(pool.map(task_functions.square, [3])) == [9]
+
+
+@pytest.mark.parametrize("chunksize", [1, 4, 100])
+def test_items_before_an_error_of_the_iterator_have_results(chunksize: int) -> None:
+    def items() -> Iterator[int]:
+        yield from range(10)
+        raise LookupError("no more data")
+
+    with miniray.Pool(2) as pool:
+        results = pool.imap_unordered(abs, items(), chunksize=chunksize)
+        assert sorted(itertools.islice(results, 10)) == list(range(10))
+        with pytest.raises(LookupError, match="no more data"):
+            next(results)

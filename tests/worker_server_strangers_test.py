@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
+import re
 import resource
+import signal
 import socket
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +19,7 @@ from typing import Any
 import json_client
 import pytest
 from waiting import until
+from worker_server_test import COMMANDS
 
 import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
@@ -22,15 +28,30 @@ HELLO = b"MiniRay?" + struct.pack("<II", 3, 0) + bytes(32)
 OTHER_KEY = "0123456789abcdef" * 4
 
 
+ADDRESSES = (f"127.1.{number // 250}.{number % 250 + 1}" for number in itertools.count())
+
+
 def refusals(log: str) -> list[str]:
-    return [line.split(": ", 1)[1] for line in log.splitlines() if " refused 127.0.0.1:" in line]
+    """The reasons of the refusals that the log shows one by one."""
+    return [line.split(": ", 1)[1] for line in log.splitlines() if re.search(r" refused 127[0-9.]+:\d+: ", line)]
+
+
+def refused_in_all(log: str) -> int:
+    """How many refusals the log of a server that has ended tells of. A summary counts the lines before it again."""
+    summaries = re.findall(r" refused ([\d,]+) connections? from ", log)
+    assert len(summaries) <= 1
+    return int(summaries[0].replace(",", "")) if summaries else len(refusals(log))
+
+
+def connection_from(address: str, port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(address, 0))
 
 
 @pytest.fixture
 def stranger(server: Any) -> Iterator[Callable[[], socket.socket]]:
-    """Plain connections to the server."""
+    """Plain connections to the server, each from an address of its own, so that the log shows each refusal."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+        yield lambda: stack.enter_context(connection_from(next(ADDRESSES), server.port))
 
 
 def ending(connection: socket.socket) -> bytes:
@@ -195,9 +216,11 @@ def test_a_thousand_wrong_hellos_at_once(start_server: Any) -> None:
         assert server.serves()
         for connection in crowd:
             assert ending(connection).startswith(b"MiniRay!")
-    assert until(lambda: len(refusals(server.log)) == 1000)
     assert server.serves()
     assert until(lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) < 50)
+    assert server.end() == 0
+    assert refused_in_all(server.log) == 1000
+    assert len(refusals(server.log)) == 10  # limits.refusals_logged_max; the summary has the others
 
 
 @pytest.mark.usefixtures("many_descriptors")
@@ -216,10 +239,96 @@ def test_no_descriptors_left_is_survived(start_server: Any) -> None:
     with ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        assert until(lambda: "too many connections have sent no request" in server.log)
-        assert "ulimit -n" in server.log
-    assert until(lambda: len(refusals(server.log)) + server.log.count(" dropped ") == 100)
+        assert until(lambda: "ulimit -n" in server.log)
     assert server.serves()
+    assert server.end() == 0
+    assert refused_in_all(server.log) == 100
+
+
+# --- The log ----------------------------------------------------------------------------------------------------------
+def fill_up(pipe: int) -> None:
+    try:
+        while True:
+            os.write(pipe, bytes(65536))
+    except BlockingIOError:
+        pass
+
+
+class FullPipe:
+    """A pipe that has no room left, and that nobody reads."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
+        fill_up(self.writing)
+        os.set_blocking(self.writing, True)
+        os.set_blocking(self.reading, False)
+
+    def read(self) -> bytes:
+        """All that is in it now."""
+        said = b""
+        try:
+            while more := os.read(self.reading, 65536):
+                said += more
+        except BlockingIOError:
+            pass
+        return said
+
+    def close(self) -> None:
+        os.close(self.reading)
+        os.close(self.writing)
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[FullPipe]:
+    pipe = FullPipe()
+    yield pipe
+    pipe.close()
+
+
+def port_of(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    found = re.match(r"listening on [0-9.]+:(\d+), ", line)
+    assert found is not None, line
+    return int(found.group(1))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["python", "cpp"])
+def test_a_server_whose_log_nobody_reads_goes_on(command: list[Any], full_pipe: FullPipe) -> None:
+    environment = {**os.environ, "MINIRAY_KEY": OTHER_KEY}
+    options: dict[str, Any] = {"cwd": Path(__file__).parent, "env": environment, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*command, "--port", "0"], stderr=full_pipe.writing, **options) as process:
+        port = port_of(process)
+        for number in range(5):
+            with connection_from(f"127.0.0.{number + 2}", port) as one:
+                one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100))
+                assert ending(one) == b""  # the server has refused it, and has not stood still
+        assert not fcntl.fcntl(full_pipe.writing, fcntl.F_GETFL) & os.O_NONBLOCK  # others write there too
+        full_pipe.read()
+        with connection_from("127.0.0.9", port) as one:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100))
+            assert ending(one) == b""
+        log = full_pipe.read().decode()
+        notice = "5 lines of the log were dropped, because nobody read them"
+        assert re.search(notice + r"\n.* refused 127\.0\.0\.9:", log), log
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_refusals_of_one_address_are_summarised(start_server: Any) -> None:
+    server = start_server()
+    for number in range(15):
+        with connection_from("127.0.0.7", server.port) as one:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(number + 16))
+            assert ending(one) == b""
+    with connection_from("127.0.0.8", server.port) as one:
+        one.sendall(HELLO[:20])
+    assert until(lambda: " refused 127.0.0.8:" in server.log)  # another address is still shown
+    assert len(refusals(server.log)) == 11
+    assert server.end() == 0
+    summary = r" refused 15 connections from 127\.0\.0\.7 in the last \d+ s; the last: it does not speak"
+    assert len(re.findall(summary, server.log)) == 1
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,10 @@ import miniray
 from miniray import RemoteWorker, Worker, WorkerServer
 
 OTHER_KEY = "0123456789abcdef" * 4
+COMMANDS = [
+    [sys.executable, "-m", "miniray.worker_server", "--work-fn", "work_functions.echo"],
+    [Path(__file__).parent.parent / "build/release/miniray", "worker-server"],
+]
 
 
 def run_server(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -141,6 +145,44 @@ def test_bad_arguments(tmp_path: Path) -> None:
         WorkerServer("no-such-host.invalid", 0, print, key=OTHER_KEY)
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=["python", "cpp"])
+@pytest.mark.parametrize(
+    ("arguments", "address", "reach"),
+    [
+        ([], "127.0.0.1", "Only processes on this machine can connect. With --host 0.0.0.0, other machines can too."),
+        (
+            ["--host", "0.0.0.0"],
+            "0.0.0.0",
+            "Every machine that can reach this one can connect; those that have the key run code here as this user.",
+        ),
+    ],
+    ids=["by default", "with --host 0.0.0.0"],
+)
+def test_a_server_listens_for_its_own_machine_unless_told_otherwise(
+    command: list[Any], arguments: list[str], address: str, reach: str
+) -> None:
+    options: dict[str, Any] = {"env": {**os.environ, "MINIRAY_KEY": OTHER_KEY}, "cwd": Path(__file__).parent}
+    with subprocess.Popen(
+        [*command, *arguments, "--port", "0"], stdout=subprocess.PIPE, text=True, **options
+    ) as process:
+        assert process.stdout is not None
+        found = re.match(rf"listening on {re.escape(address)}:(\d+), running ", process.stdout.readline())
+        assert found is not None
+        assert process.stdout.readline() == reach + "\n"
+        assert is_reached_at("127.0.0.2", int(found.group(1))) == (address == "0.0.0.0")
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def is_reached_at(address: str, port: int) -> bool:
+    """A server that listens on 127.0.0.1 is not reached at 127.0.0.2; one that listens everywhere is."""
+    try:
+        socket.create_connection((address, port), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 # --- As a class -------------------------------------------------------------------------------------------------------
 def test_a_server_in_a_forked_worker() -> None:
     factor = 3
@@ -161,6 +203,15 @@ def test_a_server_in_a_forked_worker() -> None:
             worker.send(14)
             assert worker.recv(timeout=30) == 42
         serving.kill()
+
+
+@pytest.mark.parametrize(("host", "everywhere"), [({}, False), ({"host": ""}, False), ({"host": "0.0.0.0"}, True)])
+def test_a_server_object_listens_for_its_own_machine_unless_told_otherwise(
+    host: dict[str, str], everywhere: bool
+) -> None:
+    server = WorkerServer(**host, port=0, work_fn=print, key=OTHER_KEY)
+    assert is_reached_at("127.0.0.1", server.port)
+    assert is_reached_at("127.0.0.2", server.port) == everywhere
 
 
 def test_a_server_in_a_thread() -> None:

@@ -104,8 +104,17 @@ inline constexpr int heartbeats = 4;
 // How long a client takes at most to reach a server and be let in, and how long a server waits for a client's request.
 inline constexpr int connect_timeout_ms = 10'000;
 inline constexpr int hello_timeout_ms = 10'000;
-// Connections to a server that have not yet proved that they have the key. One more closes the oldest.
+// Connections to a server that have not yet proved that they have the key: of all addresses, and of one address. One
+// more closes the oldest of the address that has the most.
 inline constexpr std::size_t newcomers_max = 4096;
+inline constexpr std::size_t newcomers_of_address_max = 2048;
+// A server's log shows so many refusals in each window, of one address and of all, and counts the others. It counts
+// them for so many addresses, and at the end of the window it names those that were refused most often.
+inline constexpr int refusal_window_s = 60;
+inline constexpr std::size_t refusals_logged_of_address_max = 10;
+inline constexpr std::size_t refusals_logged_max = 200;
+inline constexpr std::size_t refusal_addresses_max = 1000;
+inline constexpr std::size_t refusal_summaries_max = 20;
 // Connections that the kernel holds for a server, and connections that a server accepts before it serves the others.
 inline constexpr int accept_backlog = 4096;
 inline constexpr int accepts_per_turn = 64;

@@ -21,7 +21,7 @@ from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import describe_arguments, outlined
 from miniray._waiting import Latch
-from miniray.errors import TaskTimeout
+from miniray.errors import TaskTimeout, UsageError
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
@@ -30,6 +30,28 @@ _LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
 _LOGGER = logging.getLogger("miniray")
 
 live: set[PoolDriver] = set()  # those whose threads run
+
+
+class _ParentsCore:
+    """Stands for the core of a pool in a child of fork(), where the core's thread does not run: every use is refused,
+    because it would wait forever."""
+
+    def __init__(self, core: Any) -> None:
+        self._kept = core  # the parent's, whose destructor must not run here
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(
+            "the pool belongs to the process that made it, and this process is a child of that one. Make a Pool in "
+            "this process"
+        )
+
+
+def _leave_pools_to_the_parent() -> None:
+    for driver in live:
+        driver.core = _ParentsCore(driver.core)
+
+
+os.register_at_fork(after_in_child=_leave_pools_to_the_parent)
 
 
 def end_those_on(cluster: Any) -> None:
@@ -65,7 +87,7 @@ class PoolDriver:
         self.results_bytes_max = results_bytes_max
         self.events = EventLog()
         self.condition = new_condition()
-        self.core = _core._Pool(self.events)
+        self.core: Any = _core._Pool(self.events)
         snapshots, all_forked = source.snapshots()
         self.definitions = Definitions(snapshots, all_forked, self.core.new_function, self._describe, takes_pickles)
         self.functions: dict[Any, Definition] = {}
@@ -224,6 +246,8 @@ class PoolDriver:
         self.core.nudge()
 
     def refuse_to_wait_here(self) -> None:
+        if os.getpid() != self._pid:
+            self.core.wait_news()  # raises
         if self.delivers_here():
             raise RuntimeError(
                 "this thread delivers the pool's results, so it would wait here forever. A future's callback, and what "

@@ -30,6 +30,7 @@ class Mapping:
         progress: bool,
     ) -> None:
         self._driver = submitter._driver
+        self._driver.begin()
         self._options = submitter._options
         self._terms = submitter._terms
         self._fn = fn
@@ -63,7 +64,6 @@ class Mapping:
             from miniray._pool_progress import Bar
 
             self._bar = Bar(total, workers)
-        self._driver.begin()
         # An iterator may wait for anything, and the thread that delivers results must not.
         self._feeder = (
             None if listed else threading.Thread(target=self._feed_lazily, name="miniray-pool-items", daemon=True)
@@ -92,11 +92,19 @@ class Mapping:
             try:
                 self._must_feed = False
                 while wanted := self._flow.wanted():
-                    items = list(itertools.islice(self._items, wanted))
+                    items: list[Any] = []
+                    failure: Exception | None = None
+                    try:
+                        items.extend(itertools.islice(self._items, wanted))
+                    except Exception as error:  # the iterator's, after the items that extend() has kept
+                        failure = error
                     first = self._flow.read(len(items), wanted)
+                    if first is not None and items:
+                        self._send(items, first)
+                    if failure is not None:
+                        raise failure
                     if first is None or not items:
                         break
-                    self._send(items, first)
             finally:
                 self._feeding.release()
         if not self._flow.reads_on:

@@ -1,6 +1,8 @@
 """A server that starts a worker for every connection. Run it on the machine where the workers should run:
 
-miniray worker-server --port 10000 --workers 4 --work-fn my_module.train_fn
+miniray worker-server --host 0.0.0.0 --port 10000 --workers 4 --work-fn my_module.train_fn
+
+Without --host, only processes on that machine can connect.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from miniray import _check, _core, _functions
 class WorkerServer(_core.WorkerServer):
     """Listen on ``host:port``, and fork a worker that runs ``work_fn(handle)`` for each connection.
 
+    By default, only processes on this machine can connect. With ``host="0.0.0.0"``, other machines can too.
+
     ``work_fn`` is a function, or its name ("module.function"), which is imported now. A connection may name another
     function. Port 0 stands for any free port; the attribute ``port`` has its number. At most ``num_workers`` workers
     are alive at a time (None: no limit). Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
@@ -30,7 +34,7 @@ class WorkerServer(_core.WorkerServer):
 
     def __init__(
         self,
-        host: str = "0.0.0.0",
+        host: str = "127.0.0.1",
         port: int = 10000,
         work_fn: str | Callable[[_core.Handle], Any] | None = None,
         num_workers: int | None = None,
@@ -71,7 +75,8 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
         prog=command,
         description="Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key).",
     )
-    parser.add_argument("--host", default="0.0.0.0", help="the address to listen on (default: all of this machine's)")
+    host_help = "the address to listen on (default: 127.0.0.1, for this machine only; 0.0.0.0: for other machines too)"
+    parser.add_argument("--host", default="127.0.0.1", help=host_help)
     parser.add_argument("--port", type=int, default=10000, help="the port; 0: any free port (default: 10000)")
     parser.add_argument("--workers", type=int, default=None, help="the most workers at a time (default: no limit)")
     parser.add_argument("--work-fn", help="module.function; without it, connections must name the function to run")
@@ -104,7 +109,8 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
             pickle=not options.no_pickle,
         )
         work = options.work_fn or "what connections ask for"
-        print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
+        print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers")
+        print(_core._who_can_connect(options.host), flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         sys.exit(0)

@@ -1,8 +1,11 @@
 #include "base/log.hpp"
 
+#include <unistd.h>
+
 #include <atomic>
-#include <cstdio>
 #include <string>
+
+#include "base/system.hpp"
 
 namespace miniray {
 namespace {
@@ -27,6 +30,31 @@ bool give(LogLevel level, std::string_view text) noexcept {
   }
 }
 
+std::atomic<std::uint64_t> dropped_lines = 0;
+std::atomic<bool> line_is_cut = false;  // the last line went out in part, and has no line break
+
+// One write takes the whole text, so that lines of several threads and processes do not mix.
+void print(std::string_view before, std::string_view text) noexcept {
+  const std::uint64_t dropped = dropped_lines.exchange(0);
+  const bool cut = line_is_cut.exchange(false);
+  try {
+    std::string line = cut ? "\n" : "";
+    if (dropped > 0)
+      line += "miniray: " + std::to_string(dropped) +
+              (dropped == 1 ? " line of the log was dropped, because nobody read it\n"
+                            : " lines of the log were dropped, because nobody read them\n");
+    const std::size_t notice_bytes = line.size();
+    line.append(before).append(text) += '\n';
+    const std::size_t written = system::write_without_waiting(STDERR_FILENO, line);
+    if (written == line.size()) return;
+    dropped_lines += written < notice_bytes ? dropped + 1 : 1;
+    line_is_cut = written > 0 ? line[written - 1] != '\n' : cut;
+  } catch (...) {  // there is no memory for the line
+    dropped_lines += dropped + 1;
+    line_is_cut = cut;
+  }
+}
+
 }  // namespace
 
 void set_log(LogFunction function) {
@@ -36,11 +64,11 @@ void set_log(LogFunction function) {
 }
 
 void log(LogLevel level, std::string_view text) noexcept {
-  if (!give(level, text)) std::fprintf(stderr, "miniray: %.*s\n", static_cast<int>(text.size()), text.data());
+  if (!give(level, text)) print("miniray: ", text);
 }
 
 void log(LogLevel level, std::string_view text, std::string_view printed) noexcept {
-  if (!give(level, text)) std::fprintf(stderr, "%.*s\n", static_cast<int>(printed.size()), printed.data());
+  if (!give(level, text)) print("", printed);
 }
 
 }  // namespace miniray

@@ -8,7 +8,8 @@
 namespace miniray {
 
 /// Gives a message to the program's function, or prints it: "miniray: text". Any thread may call it, also in a forked
-/// child, since it takes no lock.
+/// child, since it takes no lock. Printing never waits: if standard error is full, the message is dropped, and the next
+/// one that is printed says how many were dropped.
 void log(LogLevel level, std::string_view text) noexcept;
 
 /// The same, for a part of MiniRay that prints its lines in another form. `printed` replaces "miniray: text" on

@@ -126,6 +126,21 @@ std::string Address::host() const {
   return host.data();
 }
 
+std::string Address::source() const {
+  if (storage.ss_family == AF_UNIX) return "this machine";
+  if (storage.ss_family != AF_INET6) return host();
+  sockaddr_in6 name{};
+  std::memcpy(&name, &storage, sizeof(name));
+  in6_addr& number = name.sin6_addr;
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (IN6_IS_ADDR_V4MAPPED(&number))
+    return inet_ntop(AF_INET, &number.s6_addr[12], text.data(), text.size()) != nullptr ? text.data() : std::string();
+  if (IN6_IS_ADDR_LOOPBACK(&number)) return host();
+  std::fill(std::begin(number.s6_addr) + 8, std::end(number.s6_addr), 0);
+  return inet_ntop(AF_INET6, &number, text.data(), text.size()) != nullptr ? text.data() + std::string("/64")
+                                                                           : std::string();
+}
+
 std::vector<Address> resolve(const std::string& host, int port) {
   if (is_path(host)) return {unix_address(host)};
   if (port < 0 || port > 65535)
@@ -186,7 +201,7 @@ std::optional<Accepted> accept(int listener) {
   address.size = sizeof(address.storage);
   const int number =
       accept4(listener, reinterpret_cast<sockaddr*>(&address.storage), &address.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (number >= 0) return Accepted{Fd(number), address.text()};
+  if (number >= 0) return Accepted{Fd(number), address.text(), address.source()};
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
     throw SystemError("accept a connection (raise the limit on open files, `ulimit -n`)", errno);
   return std::nullopt;  // no connection waits, or the one that did has closed again

@@ -21,6 +21,10 @@ struct Address {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] std::string text() const;  ///< "10.0.0.1:10000", "[::1]:10000" or the path
   [[nodiscard]] std::string host() const;  ///< "10.0.0.1", "::1"
+  /// Returns what limits count as one address: "10.0.0.1", also if it is written as IPv6; the network
+  /// "2001:db8:1:2::/64" of an IPv6 address, because one machine may have all addresses of it; "this machine" for a
+  /// Unix-domain socket.
+  [[nodiscard]] std::string source() const;
 };
 
 /// Returns the addresses of a host, IPv4 first, or the address of a Unix-domain socket if `host` is a path. Throws
@@ -45,6 +49,7 @@ std::string owner_of_port(int port);
 struct Accepted {
   Fd socket;
   std::string peer;
+  std::string source;  ///< Address::source() of the peer
 };
 /// Accepts the next connection. Returns nothing if none is waiting. Throws SystemError if there are no descriptors
 /// left.

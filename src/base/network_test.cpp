@@ -53,6 +53,17 @@ TEST_CASE("a host is resolved to addresses, which have a text") {
   CHECK(network::Address().host().empty());
 }
 
+TEST_CASE("limits count an IPv4 address by itself, and a network of IPv6 addresses as one") {
+  const auto source = [](const char* host) { return network::resolve(host, 80).front().source(); };
+  CHECK(source("10.0.0.7") == "10.0.0.7");
+  CHECK(source("::ffff:10.0.0.7") == "10.0.0.7");  // so a server that listens on :: sees it
+  CHECK(source("2001:db8:1:2:3:4:5:6") == "2001:db8:1:2::/64");
+  CHECK(source("2001:db8:1:2::9") == "2001:db8:1:2::/64");
+  CHECK(source("2001:db8:1:3::9") == "2001:db8:1:3::/64");
+  CHECK(source("::1") == "::1");
+  CHECK(source("@name") == "this machine");
+}
+
 TEST_CASE("an impossible address is refused with the reason") {
   CHECK_THROWS_WITH_AS((void)network::resolve("localhost", 65536),
                        doctest::Contains("the port is 65536; give a number from 0 to 65535"), UsageError);

@@ -16,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -143,6 +144,28 @@ Transfer write_some(int descriptor, std::string_view bytes) {
   const Transfer transfer = transfer_outcome(result);
   if (result < 0 && transfer.outcome == Transfer::Outcome::moved) throw SystemError("write", errno);
   return transfer;
+}
+
+// A pipe or a terminal is opened once more, because O_NONBLOCK belongs to what all holders of a descriptor share.
+std::size_t write_without_waiting(int descriptor, std::string_view bytes) noexcept {
+  struct stat kind{};
+  if (fstat(descriptor, &kind) != 0) return 0;
+  ssize_t written = 0;
+  if (S_ISSOCK(kind.st_mode)) {
+    written = ::send(descriptor, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  } else if (S_ISFIFO(kind.st_mode) || S_ISCHR(kind.st_mode)) {
+    pollfd look{descriptor, POLLOUT, 0};
+    if (::poll(&look, 1, 0) != 1 || look.revents != POLLOUT) return 0;  // full, or a pipe that has no reader any more
+    std::array<char, 32> path{};
+    std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", descriptor);
+    const Fd own(open(path.data(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    // Where that is not allowed, a pipe that polls as writable takes PIPE_BUF bytes.
+    written = own.valid() ? write(own.get(), bytes.data(), bytes.size())
+                          : write(descriptor, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
+  } else {
+    written = write(descriptor, bytes.data(), bytes.size());
+  }
+  return written > 0 ? static_cast<std::size_t>(written) : 0;
 }
 
 void send_all(int socket, std::string_view bytes) {

@@ -37,6 +37,9 @@ Transfer send(int socket, std::span<const iovec> pieces, std::span<const int> de
 /// Reads or writes once, on any kind of descriptor. Whether it blocks depends on the descriptor.
 Transfer read_some(int descriptor, std::span<std::byte> room);
 Transfer write_some(int descriptor, std::string_view bytes);
+/// Writes as much as a descriptor takes at once, and returns how many bytes that was. It does not wait, even if the
+/// descriptor blocks, and does not change that for others who have the same descriptor. It never throws.
+std::size_t write_without_waiting(int descriptor, std::string_view bytes) noexcept;
 /// Sends or receives all bytes, and waits as long as necessary. Throws EndOfStream if the peer has closed.
 void send_all(int socket, std::string_view bytes);
 void receive_all(int socket, std::span<std::byte> room);

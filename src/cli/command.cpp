@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/network.hpp"
 #include "cli/subcommands.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
@@ -49,6 +50,13 @@ int refuse_command(const CLI::App& app, const std::string& name) {
 }
 
 }  // namespace
+
+std::string who_can_connect(const std::string& host) {
+  if (network::is_path(host)) return "Only processes on this machine that may open the socket can connect.";
+  if (host.empty() || network::is_loopback(network::resolve(host, 0).front().host()))
+    return "Only processes on this machine can connect. With --host 0.0.0.0, other machines can too.";
+  return "Every machine that can reach this one can connect; those that have the key run code here as this user.";
+}
 
 int run_command(const std::vector<std::string>& arguments, const CommandContext& context) {
   CLI::App app("Functions in other processes, and plain messages to them.", "miniray");

@@ -17,6 +17,9 @@ void add_worker_server(CLI::App& app);
 inline constexpr const char* worker_server_description =
     "Start a worker for every connection that has the key (MINIRAY_KEY, or ~/.miniray/key)";
 
+/// Returns a sentence that says who can connect to a server that listens at `host`, in both languages.
+[[nodiscard]] std::string who_can_connect(const std::string& host);
+
 /// Returns the function that "./library.so:function" names. Throws UsageError if there is none.
 [[nodiscard]] WorkFunction find_in_library(const std::string& name);
 

@@ -18,7 +18,7 @@ namespace {
 std::atomic<int> received_signal = 0;  // global, because a signal handler can reach nothing else
 
 struct Options {
-  std::string host = "0.0.0.0", work_fn;
+  std::string host = "127.0.0.1", work_fn;
   int port = 10000;
   std::size_t workers = 0;
   std::optional<bool> encrypt;
@@ -39,6 +39,7 @@ void serve(const Options& options) {
   for (const int number : {SIGINT, SIGTERM}) signal(number, [](int received) { received_signal = received; });
   std::printf("listening on %s:%d, running %s; Ctrl-C ends it and its workers\n", options.host.c_str(), server.port(),
               options.work_fn.empty() ? "what connections ask for" : options.work_fn.c_str());
+  std::printf("%s\n", who_can_connect(options.host).c_str());
   std::fflush(stdout);
   server.serve_forever();
 }
@@ -63,7 +64,8 @@ WorkFunction find_in_library(const std::string& name) {
 void add_worker_server(CLI::App& app) {
   CLI::App* command = app.add_subcommand("worker-server", worker_server_description);
   auto options = std::make_shared<Options>();
-  command->add_option("--host", options->host, "The address to listen on")->capture_default_str();
+  command->add_option("--host", options->host, "The address to listen on; 0.0.0.0: all of this machine's")
+      ->capture_default_str();
   command->add_option("--port", options->port, "The port to listen on; 0: any free port")->capture_default_str();
   command->add_option("--workers", options->workers, "The largest number of workers at a time (0: no limit)");
   command->add_option(

@@ -23,7 +23,8 @@ std::string remedy(int error, Request::Kind kind) {
   if (kind == Request::Kind::group) return std::generic_category().message(error);  // its caller knows the cure
   if (error == ECONNREFUSED || error == ENOENT)
     return "no server listens there. Start one on that machine: python -m miniray.worker_server --port ... --work-fn "
-           "..., or see whether it has ended";
+           "..., or see whether it has ended. A server that was started without --host 0.0.0.0 is reached from its own "
+           "machine only";
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
     return std::generic_category().message(error) +
            ". Is the host up, and does a firewall let the port through? A cluster with tunnel=True needs no port";

@@ -26,6 +26,8 @@ class PendingConnection {
   [[nodiscard]] const Request& request() const { return *request_; }
   [[nodiscard]] const std::string& error_text() const { return error_text_; }
   [[nodiscard]] const std::string& peer() const { return peer_; }
+  /// Returns whether the peer has proved that it has the key.
+  [[nodiscard]] bool proved() const { return handshake_.done(); }
   [[nodiscard]] int fileno() const { return socket_.fileno(); }
   [[nodiscard]] const SealedSocket& socket() const { return socket_; }
   /// Starts the peer's time again. The server calls it if it was itself too busy to read what the peer sent.

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/event_loop.hpp"
 #include "base/log.hpp"
 #include "base/network.hpp"
@@ -19,10 +20,19 @@
 #include "wire/utf8.hpp"
 #include "worker/hosted_worker.hpp"
 #include "worker/pending_connection.hpp"
+#include "worker/pending_limits.hpp"
+#include "worker/refusal_log.hpp"
 #include "worker/supply.hpp"
 
 namespace miniray {
 namespace {
+
+// The limits leave descriptors for workers, and let no address take all the room.
+PendingLimits pending_limits() {
+  const std::size_t descriptors = system::descriptor_limit();
+  return {std::min(limits::newcomers_max, descriptors / 4),
+          std::min(limits::newcomers_of_address_max, descriptors / 8)};
+}
 
 void log_line(const std::string& line) {
   const time_t now = time(nullptr);
@@ -75,6 +85,7 @@ class WorkerServer::State {
   };
   struct Pending {
     PendingConnection connection;
+    std::string address;  // what pending_limits_ counts
     EventLoop::Watch watch;
   };
   // One of a worker's two connections, which waits for the other.
@@ -86,19 +97,23 @@ class WorkerServer::State {
     Channel channel;
     EventLoop::Watch watch;
   };
-  using PendingList = std::list<Pending>;
+  using PendingNumber = PendingLimits::Number;
+  using PendingMap = std::map<PendingNumber, Pending>;
 
   void log(const std::string& line) const { options_.on_log ? options_.on_log(line) : log_line(line); }
+  void log_refusal(const Pending& pending, const std::string& why) {
+    refusals_.refused(pending.address, pending.connection.peer(), why, now_ns());
+  }
   void listen();
   void accept_some();
-  void drop_oldest_pending();
-  void add_pending(Fd socket, std::string peer);
-  void advance(PendingList::iterator pending);
+  void add_pending(network::Accepted accepted);
+  void make_room(PendingNumber surplus, const std::string& why);
+  Pending take_pending(PendingMap::iterator pending);
+  void advance(PendingNumber number);
   void serve_request(Pending pending);
   void pair_up(Pending pending);
-  void refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer,
-              const std::string& why) const;
-  void start_worker(PendingConnection& data, PendingConnection* control);
+  void refuse(std::initializer_list<const SealedSocket*> sockets, const Pending& pending, const std::string& why);
+  void start_worker(Pending& data, PendingConnection* control);
   const WorkFunction& find_work(const std::string& name);
   void restart_deadlines();
   void open_link(PendingConnection& connection);
@@ -112,14 +127,17 @@ class WorkerServer::State {
   WorkFunction work_;
   std::map<std::string, WorkFunction> found_;
   std::uint64_t descriptor_limit_;
-  std::size_t pending_max_;  // limited, so that pending connections leave descriptors for workers
   std::string socket_path_;  // of a Unix-domain socket; the destructor removes it
   EventLoop loop_;
   SupplyStore supplies_;
   Listener listener_;
   int port_ = 0;
   std::optional<Deadline> listening_again_at_;
-  PendingList pending_;  // the oldest is first
+  bool accept_due_ = false;  // connections wait to be accepted
+  RefusalLog refusals_{[this](const std::string& line) { log(line); }};
+  PendingMap pending_;  // the oldest is first
+  PendingNumber last_pending_ = 0;
+  PendingLimits pending_limits_;  // those of pending_ that have not proved yet that they have the key
   std::map<std::string, Half> halves_;
   std::list<Link> links_;
   std::vector<EventLoop::Watch> extra_;
@@ -136,9 +154,9 @@ WorkerServer::State::State(const std::string& host, int port, WorkFunction work,
       key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "the argument key")),
       work_(std::move(work)),
       descriptor_limit_(system::raise_descriptor_limit()),
-      pending_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
+      pending_limits_(pending_limits()) {
   if (network::is_path(host)) socket_path_ = host;
-  listener_.socket = network::listen(network::resolve(host, port).front());
+  listener_.socket = network::listen(network::resolve(host.empty() ? "127.0.0.1" : host, port).front());
   port_ = network::local_port(listener_.socket.get());
   listen();
 }
@@ -154,21 +172,23 @@ WorkerServer::State::~State() {
 
 // Also called later, if the server has stopped watching its listener for a while.
 void WorkerServer::State::listen() {
-  listener_.watch = loop_.watch(listener_.socket.get(), [this] { accept_some(); });
+  listener_.watch = loop_.watch(listener_.socket.get(), [this] { accept_due_ = true; });
 }
 
+// Called at the end of a turn of the loop: what pending connections have sent is answered before new ones are let in.
 void WorkerServer::State::accept_some() {
+  accept_due_ = false;
   for (int i = 0; i < limits::accepts_per_turn; ++i) {
     try {
       std::optional<network::Accepted> accepted = network::accept(listener_.socket.get());
       if (!accepted) return;
-      add_pending(std::move(accepted->socket), std::move(accepted->peer));
+      add_pending(std::move(*accepted));
     } catch (const SystemError& error) {  // there are no descriptors left
-      log(error.what());
-      if (!pending_.empty()) {
-        drop_oldest_pending();
+      if (const std::optional<PendingNumber> oldest = pending_limits_.oldest_of_busiest()) {
+        make_room(*oldest, std::string("there is no room for more connections: ") + error.what());
         continue;
       }
+      log(error.what());
       listener_.watch.reset();  // otherwise the loop would call this function without a pause
       listening_again_at_ = Deadline::in_ms(limits::wait_slice_ms);
       return;
@@ -176,41 +196,50 @@ void WorkerServer::State::accept_some() {
   }
 }
 
-void WorkerServer::State::drop_oldest_pending() {
-  MINIRAY_CHECK(!pending_.empty(), pending_max_);
-  log("dropped " + pending_.front().connection.peer() +
-      ": too many connections have sent no request, and it is the oldest of them");
-  pending_.pop_front();
+// Closes a pending connection, unless what it has sent meanwhile proves that it has the key.
+void WorkerServer::State::make_room(PendingNumber surplus, const std::string& why) {
+  advance(surplus);
+  const auto pending = pending_.find(surplus);
+  if (pending == pending_.end() || pending->second.connection.proved()) return;
+  log_refusal(pending->second, why);
+  (void)take_pending(pending);
 }
 
-void WorkerServer::State::add_pending(Fd socket, std::string peer) {
-  if (pending_.size() >= pending_max_) drop_oldest_pending();
-  MINIRAY_CHECK(socket.valid() && pending_.size() < pending_max_, pending_.size(), pending_max_);
-  pending_.push_back({PendingConnection(std::move(socket), std::move(peer), key_, options_.encrypt), {}});
-  const auto pending = std::prev(pending_.end());
-  pending->watch = loop_.watch(pending->connection.fileno(), [this, pending] { advance(pending); });
+void WorkerServer::State::add_pending(network::Accepted accepted) {
+  while (const std::optional<PendingNumber> surplus = pending_limits_.surplus(accepted.source))
+    make_room(*surplus,
+              "too many connections have not proved that they have the key, and this is the oldest one of the address "
+              "that has most of them");
+  const PendingNumber number = ++last_pending_;
+  pending_limits_.add(accepted.source, number);
+  PendingConnection connection(std::move(accepted.socket), std::move(accepted.peer), key_, options_.encrypt);
+  Pending& pending =
+      pending_.emplace(number, Pending{std::move(connection), std::move(accepted.source), {}}).first->second;
+  pending.watch = loop_.watch(pending.connection.fileno(), [this, number] { advance(number); });
+}
+
+WorkerServer::State::Pending WorkerServer::State::take_pending(PendingMap::iterator pending) {
+  Pending taken = std::move(pending->second);
+  taken.watch.reset();
+  pending_limits_.remove(taken.address, pending->first);
+  pending_.erase(pending);
+  return taken;
 }
 
 // The action of a pending connection's watch. It destroys that watch, which an action may do.
-void WorkerServer::State::advance(PendingList::iterator pending) {
-  switch (pending->connection.advance()) {
-    case PendingConnection::Progress::waiting:
-      return;
-    case PendingConnection::Progress::failed:
-      log("refused " + pending->connection.peer() + ": " + pending->connection.error_text());
-      pending_.erase(pending);
-      return;
-    case PendingConnection::Progress::asked:
-      break;
-  }
-  Pending ready = std::move(*pending);
-  ready.watch.reset();
-  pending_.erase(pending);
-  const std::string peer = ready.connection.peer();
+void WorkerServer::State::advance(PendingNumber number) {
+  const auto pending = pending_.find(number);
+  MINIRAY_CHECK(pending != pending_.end(), number);
+  const PendingConnection::Progress progress = pending->second.connection.advance();
+  if (pending->second.connection.proved()) pending_limits_.remove(pending->second.address, number);
+  if (progress == PendingConnection::Progress::waiting) return;
+  Pending taken = take_pending(pending);
+  if (progress == PendingConnection::Progress::failed) return log_refusal(taken, taken.connection.error_text());
+  const std::string address = taken.address, peer = taken.connection.peer();
   try {
-    serve_request(std::move(ready));
+    serve_request(std::move(taken));
   } catch (const std::exception& error) {  // an error of one connection must not end the server
-    log("refused " + peer + ": " + error.what());
+    refusals_.refused(address, peer, error.what(), now_ns());
   }
 }
 
@@ -218,9 +247,9 @@ void WorkerServer::State::serve_request(Pending pending) {
   const Request& request = pending.connection.request();
   if (request.kind == Request::Kind::link) return open_link(pending.connection);
   if (request.kind == Request::Kind::group)
-    return refuse({&pending.connection.socket()}, pending.connection.peer(),
+    return refuse({&pending.connection.socket()}, pending,
                   "this is a worker server and no rank of a group; give the address that the rank has told");
-  if (request.kind == Request::Kind::worker && request.token.empty()) return start_worker(pending.connection, nullptr);
+  if (request.kind == Request::Kind::worker && request.token.empty()) return start_worker(pending, nullptr);
   pair_up(std::move(pending));
 }
 
@@ -237,18 +266,18 @@ void WorkerServer::State::pair_up(Pending pending) {
   PendingConnection& first = half.pending.connection;
   if (first.request().kind == pending.connection.request().kind) {
     refuse(
-        {&pending.connection.socket(), &first.socket()}, pending.connection.peer(),
+        {&pending.connection.socket(), &first.socket()}, pending,
         R"(two connections with the same token are of the same kind; one has to be "worker" and the other "control")");
     return;
   }
   const bool data_first = first.request().kind == Request::Kind::worker;
-  start_worker(data_first ? first : pending.connection, data_first ? &pending.connection : &first);
+  start_worker(data_first ? half.pending : pending, data_first ? &pending.connection : &first);
 }
 
 // The end of the text is kept if it is too long, because a traceback ends with the error.
-void WorkerServer::State::refuse(std::initializer_list<const SealedSocket*> sockets, const std::string& peer,
-                                 const std::string& why) const {
-  log("refused " + peer + ": " + to_utf8(why));
+void WorkerServer::State::refuse(std::initializer_list<const SealedSocket*> sockets, const Pending& pending,
+                                 const std::string& why) {
+  log_refusal(pending, to_utf8(why));
   const bool long_one = why.size() > limits::refusal_bytes_max;
   const std::string end_of_why = long_one ? "... " + why.substr(why.size() - limits::refusal_bytes_max) : why;
   const Value answer{{"refused", to_utf8(end_of_why)}};  // the cut may have split a character
@@ -276,13 +305,13 @@ const WorkFunction& WorkerServer::State::find_work(const std::string& name) {
 
 // An import may have taken long, and the server read no connection meanwhile. So all of them get their full time again.
 void WorkerServer::State::restart_deadlines() {
-  for (Pending& pending : pending_) pending.connection.restart_deadline();
+  for (auto& [number, pending] : pending_) pending.connection.restart_deadline();
   for (auto& [token, half] : halves_) half.deadline = Deadline::in_ms(limits::hello_timeout_ms);
 }
 
-void WorkerServer::State::start_worker(PendingConnection& data, PendingConnection* control) {
-  const Request& request = data.request();
-  HostedWorker::Connections connections{data.take_socket(),
+void WorkerServer::State::start_worker(Pending& data, PendingConnection* control) {
+  const Request& request = data.connection.request();
+  HostedWorker::Connections connections{data.connection.take_socket(),
                                         control != nullptr ? control->take_socket() : SealedSocket()};
   try {
     if (options_.num_workers > 0 && living() >= options_.num_workers)
@@ -292,7 +321,7 @@ void WorkerServer::State::start_worker(PendingConnection& data, PendingConnectio
     hosted_.push_back(std::make_unique<HostedWorker>(++last_number_, request, work, connections, options_, loop_,
                                                      supplies_, descriptor_limit_));
   } catch (const std::exception& error) {
-    refuse({&connections.data, &connections.control}, data.peer(), error.what());
+    refuse({&connections.data, &connections.control}, data, error.what());
   }
 }
 
@@ -347,15 +376,16 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
 
 // Does what is due now. Returns true if a worker has a deadline soon, so that the next tick must come soon too.
 bool WorkerServer::State::tick() {
-  while (!pending_.empty() && pending_.front().connection.late()) {
-    log("refused " + pending_.front().connection.peer() + ": " + pending_.front().connection.late_text());
-    pending_.pop_front();
+  while (!pending_.empty() && pending_.begin()->second.connection.late()) {
+    const Pending late = take_pending(pending_.begin());
+    log_refusal(late, late.connection.late_text());
   }
+  refusals_.tick(now_ns());
   std::erase_if(halves_, [&](auto& half) {
     if (!half.second.deadline.passed()) return false;
-    const PendingConnection& alone = half.second.pending.connection;
+    const Pending& alone = half.second.pending;
     refuse(
-        {&alone.socket()}, alone.peer(),
+        {&alone.connection.socket()}, alone,
         "the worker's other connection did not come within " + std::to_string(limits::hello_timeout_ms / 1000) + " s");
     return true;
   });
@@ -374,6 +404,7 @@ bool WorkerServer::State::tick() {
 void WorkerServer::State::serve_once() {
   const bool urgent = tick();
   (void)loop_.poll(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
+  if (accept_due_) accept_some();
   count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
 }
@@ -392,7 +423,8 @@ void WorkerServer::State::serve() {
 // The listener is closed first, so that no connection comes while the workers end.
 void WorkerServer::State::end_workers() {
   listener_ = {};
-  pending_.clear();
+  accept_due_ = false;
+  while (!pending_.empty()) (void)take_pending(pending_.begin());
   halves_.clear();
   listening_again_at_.reset();
   for (const auto& hosted : hosted_) hosted->end("was ended because its worker server was stopped");
@@ -404,6 +436,7 @@ void WorkerServer::State::end_workers() {
     }
   }
   hosted_.clear();
+  refusals_.summarise(now_ns());
 }
 
 WorkerServer::WorkerServer(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
