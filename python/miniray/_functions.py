@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import posix
 import signal
 import sys
 import traceback
@@ -124,12 +125,24 @@ def begin_work(environment: dict[str, str]) -> None:
     """Called first in every worker of a server. Resets the server's signal handlers, and sets the variables that the
     connection asked for."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    forget_key()
     from miniray import _script
 
     if not _script.forked_as:
         _script.main_is_foreign = True  # __main__ is the server's script
     if environment:
         os.environ.update(environment)
+
+
+def forget_key() -> None:
+    """Remove MINIRAY_KEY from this process's memory: a server that has read it and its workers do not need it again."""
+    wanted = b"MINIRAY_KEY"
+    # os.environ and the module posix have the same objects, and the process has the text.
+    held = [getattr(os.environ, "_data", {}).pop(wanted, None), posix.environ.pop(wanted, None)]
+    _core._wipe_key_from_environment()
+    for value in held:
+        if value is not None:
+            _core._wipe_bytes(value)
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:

@@ -80,6 +80,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
         if options.work_fn is not None:
             _import_or_explain(options.work_fn)
         server = WorkerServer(options.host, options.port, options.work_fn, options.workers)
+        _functions.forget_key()
         work = options.work_fn or "what connections ask for"
         print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
         server.serve_forever()

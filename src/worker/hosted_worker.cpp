@@ -9,6 +9,7 @@
 #include "base/grace.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
+#include "channel/authentication.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
@@ -66,6 +67,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   signal(SIGTERM, SIG_DFL);
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
+  Key::wipe_environment();
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
   if (!request.cpus.empty()) (void)system::pin_to_cpus(request.cpus);
   if (options_.on_start_in_worker) options_.on_start_in_worker(request.environment);

@@ -1,6 +1,7 @@
 #include "miniray/worker_server.hpp"
 
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 
 #include <algorithm>
@@ -132,10 +133,15 @@ class WorkerServer::State {
 
 WorkerServer::State::State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
     : options_(std::move(options)),
-      key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "the argument key")),
+      key_(options_.own_key       ? *options_.own_key
+           : options_.key.empty() ? Key::of_user()
+                                  : Key::from_hex(options_.key, "the argument key")),
       work_(std::move(work)),
       descriptor_limit_(system::raise_descriptor_limit()),
       pending_max_(std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4)) {
+  // A worker has a copy of this memory. It inherits no Key, and must not find the digits either.
+  explicit_bzero(options_.key.data(), options_.key.size());
+  options_.key.clear();
   if (network::is_path(host)) socket_path_ = host;
   listener_.socket = network::listen(network::resolve(host, port).front());
   port_ = network::local_port(listener_.socket.get());
@@ -161,6 +167,10 @@ void WorkerServer::State::accept_some() {
     try {
       std::optional<network::Accepted> accepted = network::accept(listener_.socket.get());
       if (!accepted) return;
+      if (const std::string stranger = network::other_user(accepted->socket.get()); !stranger.empty()) {
+        log("refused " + accepted->peer + ": " + stranger);
+        continue;
+      }
       add_pending(std::move(accepted->socket), std::move(accepted->peer));
     } catch (const SystemError& error) {  // there are no descriptors left
       log(error.what());
