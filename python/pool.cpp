@@ -9,6 +9,7 @@
 #include "calls.hpp"
 #include "calls/call_format.hpp"
 #include "interop.hpp"
+#include "key.hpp"
 #include "object_builder.hpp"
 #include "ready_worker.hpp"
 #include "tasks/driver.hpp"
@@ -283,8 +284,8 @@ void bind_handles(nb::module_& module) {
           "program", [] { return SourceHandle{program_source()}; }, "The program makes them.")
       .def_static(
           "server",
-          [](const std::string& socket, const std::string& key, std::optional<int> spin_us) {
-            return SourceHandle{server_source(fork_server_address(socket, key, spin_us))};
+          [](const std::string& socket, const KeyHandle& key, std::optional<int> spin_us) {
+            return SourceHandle{server_source(fork_server_address(socket, key.key, spin_us))};
           },
           "socket"_a, "key"_a, "spin_us"_a.none(), "A server of this machine forks them.")
       .def_static(

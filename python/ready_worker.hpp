@@ -15,7 +15,7 @@ struct ReadyWorker {
 };
 
 /// A server of this machine that forks a pool's workers.
-[[nodiscard]] RemoteAddress fork_server_address(const std::string& socket, const std::string& key,
+[[nodiscard]] RemoteAddress fork_server_address(const std::string& socket, std::shared_ptr<const Key> key,
                                                 std::optional<int> spin_us);
 
 [[nodiscard]] nb::list wrap_ready(std::vector<Worker> workers);

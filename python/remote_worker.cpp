@@ -6,19 +6,20 @@
 #include <nanobind/stl/vector.h>
 
 #include "conversation.hpp"
+#include "key.hpp"
 #include "ready_worker.hpp"
 
 namespace miniray::python {
 
 namespace {
 
-RemoteOptions remote_options(const std::string& work_fn, const std::string& key, double connect_timeout_s,
+RemoteOptions remote_options(const std::string& work_fn, std::shared_ptr<const Key> key, double connect_timeout_s,
                              double unreachable_s, std::map<std::string, std::string> environment,
                              std::optional<bool> encrypt, const std::string& codec, std::optional<int> spin_us,
                              std::uint64_t inbox_bytes_max) {
   RemoteOptions options;
   options.work_fn = work_fn;
-  options.key = key;
+  options.own_key = std::move(key);
   options.connect_timeout_s = connect_timeout_s;
   options.unreachable_s = unreachable_s;
   options.environment = std::move(environment);
@@ -37,10 +38,10 @@ void bind_remote_worker(nb::module_& module) {
   nb::class_<ReadyWorker>(module, "_ReadyWorker");
   module.def(
       "_connect",
-      [](const Addresses& addresses, const std::string& work_fn, const std::string& key, double connect_timeout_s,
+      [](const Addresses& addresses, const std::string& work_fn, nb::handle key, double connect_timeout_s,
          double unreachable_s, std::map<std::string, std::string> environment, std::optional<bool> encrypt,
          const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
-        const RemoteOptions options = remote_options(work_fn, key, connect_timeout_s, unreachable_s,
+        const RemoteOptions options = remote_options(work_fn, key_from(key), connect_timeout_s, unreachable_s,
                                                      std::move(environment), encrypt, codec, spin_us, inbox_bytes_max);
         std::vector<RemoteAddress> all;
         all.reserve(addresses.size());
@@ -54,13 +55,13 @@ void bind_remote_worker(nb::module_& module) {
       },
       "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "environment"_a,
       "encrypt"_a.none(), "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
-      nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str, connect_timeout_s: float, "
+      nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str | _Key, connect_timeout_s: float, "
               "unreachable_s: float, environment: dict[str, str], encrypt: bool | None, codec: str, spin_us: int | "
               "None, inbox_bytes_max: int) -> list[_ReadyWorker]"));
   module.def(
       "_connect_to_fork_server",
-      [](std::size_t count, const std::string& socket, const std::string& key, std::optional<int> spin_us) {
-        const std::vector<RemoteAddress> all(count, fork_server_address(socket, key, spin_us));
+      [](std::size_t count, const std::string& socket, const KeyHandle& key, std::optional<int> spin_us) {
+        const std::vector<RemoteAddress> all(count, fork_server_address(socket, key.key, spin_us));
         std::vector<Worker> workers;
         {
           const nb::gil_scoped_release released;
@@ -69,13 +70,15 @@ void bind_remote_worker(nb::module_& module) {
         return wrap_ready(std::move(workers));
       },
       "count"_a, "socket"_a, "key"_a, "spin_us"_a.none(),
-      nb::sig("def _connect_to_fork_server(count: int, socket: str, key: str, spin_us: int | None) -> "
+      nb::sig("def _connect_to_fork_server(count: int, socket: str, key: _Key, spin_us: int | None) -> "
               "list[_ReadyWorker]"));
 }
 
-RemoteAddress fork_server_address(const std::string& socket, const std::string& key, std::optional<int> spin_us) {
-  RemoteOptions options = remote_options("", key, limits::connect_timeout_ms / 1000.0, limits::unreachable_ms / 1000.0,
-                                         {}, {}, "msgpack", spin_us, limits::inbox_bytes_max);
+RemoteAddress fork_server_address(const std::string& socket, std::shared_ptr<const Key> key,
+                                  std::optional<int> spin_us) {
+  RemoteOptions options =
+      remote_options("", std::move(key), limits::connect_timeout_ms / 1000.0, limits::unreachable_ms / 1000.0, {}, {},
+                     "msgpack", spin_us, limits::inbox_bytes_max);
   options.same_machine = true;
   return {socket, 0, std::move(options), "localhost", {}};
 }

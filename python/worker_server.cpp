@@ -3,8 +3,11 @@
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <string.h>
 
+#include "base/system.hpp"
 #include "interop.hpp"
+#include "key.hpp"
 #include "miniray/error.hpp"
 #include "work_function.hpp"
 
@@ -27,7 +30,33 @@ std::function<WorkFunction(const std::string&)> work_finder() {
   };
 }
 
+void write_key(const KeyHandle& self, int descriptor) {
+  const Secret digits = self.key->secret_hex();
+  system::send_all(descriptor, digits.text());
+}
+
+KeyHandle read_key_from(int descriptor) {
+  const Secret digits(Key::hex_digits);
+  {
+    const nb::gil_scoped_release released;
+    system::receive_all(descriptor, std::as_writable_bytes(digits.get()));
+  }
+  return {std::make_shared<const Key>(Key::from_hex(digits.text(), "the process that made the pool"))};
+}
+
+// Python keeps the environment in bytes objects of its own, which os.environ and the module posix share.
+void wipe_bytes(const nb::bytes& object) { explicit_bzero(PyBytes_AS_STRING(object.ptr()), object.size()); }
+
 }  // namespace
+
+std::shared_ptr<const Key> key_from(nb::handle argument) {
+  if (nb::isinstance<KeyHandle>(argument)) return nb::cast<const KeyHandle&>(argument).key;
+  Py_ssize_t size = 0;
+  const char* const digits = PyUnicode_AsUTF8AndSize(argument.ptr(), &size);
+  if (digits == nullptr) throw nb::python_error();
+  if (size == 0) return nullptr;
+  return std::make_shared<const Key>(Key::from_hex({digits, static_cast<std::size_t>(size)}, "the argument key"));
+}
 
 void set_server_options(WorkerServerOptions& options, bool pickle) {
   options.find_work = work_finder();
@@ -44,15 +73,22 @@ void set_server_options(WorkerServerOptions& options, bool pickle) {
 
 void bind_worker_server(nb::module_& module) {
   using namespace nb::literals;
+  nb::class_<KeyHandle>(module, "_Key", "A key that nobody can read, print or pickle.")
+      .def_static("random", [] { return KeyHandle{std::make_shared<const Key>(Key::random())}; })
+      .def_static("read_from", read_key_from, "descriptor"_a, "Wait for the key that another process writes.")
+      .def("write_to", write_key, "descriptor"_a);
+  module.def("_wipe_bytes", wipe_bytes, "object"_a, "Overwrite the bytes of an object that nobody needs any more.");
+  module.def("_wipe_key_from_environment", &Key::wipe_environment,
+             "Overwrite MINIRAY_KEY in the environment of the process, of which Python has a copy.");
   nb::class_<WorkerServer>(module, "WorkerServer", nb::dynamic_attr())
       .def(
           "__init__",
           [](WorkerServer* self, const std::string& host, int port, nb::object work, std::size_t num_workers,
-             const std::string& key, std::optional<bool> encrypt, bool pickle) {
+             nb::handle key, std::optional<bool> encrypt, bool pickle) {
             WorkerServerOptions options;
             options.encrypt = encrypt;
             options.num_workers = num_workers;
-            options.key = key;
+            options.own_key = key_from(key);
             set_server_options(options, pickle);
             WorkFunction function;
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
@@ -61,7 +97,7 @@ void bind_worker_server(nb::module_& module) {
           "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a, "encrypt"_a.none() = nb::none(),
           "pickle"_a = true,
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
-                  "None, num_workers: int, key: str, encrypt: bool | None = None, pickle: bool = True) -> None"))
+                  "None, num_workers: int, key: str | _Key, encrypt: bool | None = None, pickle: bool = True) -> None"))
       .def(
           "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
           "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "

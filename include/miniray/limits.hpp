@@ -143,6 +143,17 @@ inline constexpr int failing_nodes_ms = ssh_connect_timeout_ms + 2000;
 // the port.
 inline constexpr int launch_look_ms = 200;
 inline constexpr int port_look_ms = 50;
+// The longest line that a node may send, the longest that it gets (the settings, with a list of all files), and how
+// much login scripts may print before a node's server is ready.
+inline constexpr std::size_t launch_line_bytes_max = 2 * mib;
+inline constexpr std::size_t launch_settings_bytes_max = 32 * mib;
+inline constexpr std::uint64_t launch_chatter_bytes_max = 16 * mib;
+// How much of what a node asked for waits in memory until the node reads it.
+inline constexpr std::size_t launch_queue_bytes_max = 1 * mib;
+// How much of what a peer sent is shown in an error that quotes it.
+inline constexpr std::size_t quoted_bytes_max = 200;
+// How many files for the output of workers are open at the same time.
+inline constexpr std::size_t output_files_open_max = 64;
 // How much is kept of what a node writes to standard error during its launch.
 inline constexpr std::size_t complaint_bytes_max = 16 * kib;
 // When a launch shows progress first and how often again, on a terminal and elsewhere (in lines), and how many nodes it

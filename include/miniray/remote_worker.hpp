@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@
 #include "miniray/worker.hpp"
 
 namespace MINIRAY_API miniray {
+
+class Key;
 
 struct RemoteOptions {
   std::string work_fn = {};  ///< the name of the function to run; empty: the one that the server was started with
@@ -33,6 +36,8 @@ struct RemoteOptions {
   std::vector<int> cpus = {};  ///< the CPUs to run on, of those that the server may use; empty: all of these
   std::string label = {};      ///< marks the worker's output; by default its number
   WorkerOptions worker = {};
+
+  std::shared_ptr<const Key> own_key = {};  ///< For MiniRay's own code: used in place of `key`, and wiped after use
 };
 
 class RemoteWorker : public Worker {

@@ -18,6 +18,8 @@
 
 namespace MINIRAY_API miniray {
 
+class Key;
+
 struct WorkerServerOptions {
   std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit
   std::string key = {};         ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
@@ -42,8 +44,9 @@ struct WorkerServerOptions {
   std::function<void()> on_interrupt_in_worker = {};  ///< the on_interrupt of a worker's channel; see ChannelOptions
   ForkOptions fork = {};
 
-  // For language bindings.
-  bool keep_interrupt_handler = false;  ///< workers keep the server's handler of SIGINT
+  // For language bindings, and for servers that MiniRay starts itself.
+  std::shared_ptr<const Key> own_key = {};  ///< used in place of `key`, and wiped after use
+  bool keep_interrupt_handler = false;      ///< workers keep the server's handler of SIGINT
   /// Called first in every worker, with the variables that its connection asked for; they are already set.
   std::function<void(const std::map<std::string, std::string>& environment)> on_start_in_worker = {};
 };

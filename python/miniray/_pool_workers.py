@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -85,21 +86,27 @@ class LocalWorkers(WorkerSource):
         # A wait may spin only where that takes no core from a task.
         self._spin_us = None if (os.cpu_count() or 1) > count + 1 else 0
         self.nodes = [_make_node("localhost", count, _gpu_names(), resources)]
-        self._socket = f"@miniray-pool-{os.urandom(16).hex()}"  # it is in no folder, so nothing is left of it
-        self._key = os.urandom(32).hex()
         self._server = self._make_server(start)
 
     def _make_server(self, start: str) -> Worker:
-        if start == "fork":
-            socket, key = self._socket, self._key
-            server = Worker(lambda handle: _serve_forks(handle, socket, key), name="pool")
-            self._snapshot = server._snapshot
-            if not self._takes_pickles:
-                self._snapshot = _script.Snapshot(keeps_all=True)
-                self._snapshot.pid = server.pid
-        else:
-            server = Worker(_serve_forks_when_told, start="spawn", name="pool")
-            server.send([self._socket, bytes.fromhex(self._key)])  # if it dies, the report does not show bytes
+        """Start a server with a new name and a new key. The key goes through a socket of its own: a message is shown in
+        errors and traces."""
+        self._socket = f"@miniray-pool-{os.urandom(16).hex()}"  # it is in no folder, so nothing is left of it
+        self._key = _core._Key.random()
+        mine, theirs = socket.socketpair()
+        with mine, theirs:
+            theirs.set_inheritable(True)  # a spawned server gets it too
+            name, descriptor = self._socket, theirs.fileno()
+            if start == "fork":
+                server = Worker(lambda handle: _serve_forks(handle, name, descriptor), name="pool")
+                self._snapshot = server._snapshot
+                if not self._takes_pickles:
+                    self._snapshot = _script.Snapshot(keeps_all=True)
+                    self._snapshot.pid = server.pid
+            else:
+                server = Worker(_serve_forks_when_told, start="spawn", name="pool")
+                server.send([name, descriptor])
+            self._key.write_to(mine.fileno())
         try:
             server.recv()  # now it listens
         except BaseException:  # such as Ctrl-C
@@ -134,20 +141,22 @@ class LocalWorkers(WorkerSource):
         self._server.__dict__.pop("_snapshot", None)
 
 
-def _serve_forks(handle: _core.Handle, socket: str, key: str) -> None:
+def _serve_forks(handle: _core.Handle, name: str, descriptor: int) -> None:
     from miniray import _functions, _script
 
+    with socket.socket(fileno=descriptor):
+        key = _core._Key.read_from(descriptor)
     _script.forked_as = os.getpid() if not _script.main_is_foreign else 0
     _functions.prepare_for_forks()
-    server = _core.WorkerServer(socket, 0, serve_calls, 0, key)
+    server = _core.WorkerServer(name, 0, serve_calls, 0, key)
     server._stop_when_readable(handle.fileno())  # nothing is ever sent there, so it becomes readable at the end
     handle.send("listening")
     server.serve_forever()
 
 
 def _serve_forks_when_told(handle: _core.Handle) -> None:
-    socket, key = handle.recv()
-    _serve_forks(handle, socket, bytes(key).hex())
+    name, descriptor = handle.recv()
+    _serve_forks(handle, name, descriptor)
 
 
 class ClusterWorkers(WorkerSource):

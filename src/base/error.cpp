@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <system_error>
 
+#include "base/shown_text.hpp"
+
 namespace miniray {
 namespace {
 
@@ -33,15 +35,16 @@ SystemError::SystemError(const std::string& operation, int error_number)
       error_number_(error_number) {}
 
 WorkerError::WorkerError(std::string worker, std::string type, std::string message, std::string traceback)
-    : Error("the work function of " + worker + " raised " + type + ": " + message +
-            (traceback.empty() ? std::string() : "\n\nIn the worker:\n" + traceback)),
+    : Error("the work function of " + worker + " raised " + shown(type, Colours::escape) + ": " +
+            shown(message, Colours::escape) +
+            (traceback.empty() ? std::string() : "\n\nIn the worker:\n" + shown(traceback, Colours::escape))),
       worker_(std::move(worker)),
       type_(std::move(type)),
       message_(std::move(message)),
       traceback_(std::move(traceback)) {}
 
 std::string DeathCertificate::cause() const {
-  if (!lost.empty()) return lost;
+  if (!lost.empty()) return shown(lost, Colours::escape);
   if (out_of_memory) return "was killed: out of memory (by the kernel's out-of-memory killer)";
   if (signal != 0) return "was killed by " + signal_text(signal);
   if (exit_code >= 0) return "exited with code " + std::to_string(exit_code) + " before its work function returned";
@@ -53,8 +56,8 @@ std::string DeathCertificate::text() const {
   std::string text = worker + " " + cause() + ".";
   if (peak_bytes > 0) text += " Its memory peaked at " + memory_text(peak_bytes) + ".";
   if (out_of_memory) text += " Give it less data at a time, start fewer workers, or raise the memory limit.";
-  if (!stack.empty()) text += "\n\nWhere it crashed:\n" + stack;
-  if (!last_output.empty()) text += "\n\nIts last output:\n" + last_output;
+  if (!stack.empty()) text += "\n\nWhere it crashed:\n" + shown(stack, Colours::escape);
+  if (!last_output.empty()) text += "\n\nIts last output:\n" + shown(last_output, Colours::escape);
   if (!last_messages.empty()) text += "\n\nIts last messages:\n" + last_messages;
   return text;
 }

@@ -21,6 +21,7 @@
 #include <memory>
 #include <sstream>
 
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
@@ -106,12 +107,25 @@ std::string owner_of_port(int port) {
 
 bool is_path(const std::string& host) { return host.starts_with('@') || host.find('/') != std::string::npos; }
 
+std::string other_user(int socket) {
+  if (!system::is_unix_socket(socket)) return {};
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "its user is not known";
+  // Users that have no number in this user namespace all appear as the one in /proc/sys/kernel/overflowuid. If this
+  // process has that number too, it cannot tell them from its own user, and only the key decides.
+  if (peer.uid == 0 || peer.uid == geteuid()) return {};
+  return "its process belongs to the user with the number " + std::to_string(peer.uid) + ", and this process to " +
+         std::to_string(geteuid()) + ". Run both as the same user";
+}
+
 std::string Address::text() const {
   if (storage.ss_family == AF_UNIX) {
     const auto* name = reinterpret_cast<const sockaddr_un*>(&storage);
     if (size <= sizeof(sa_family_t)) return "a process of this machine";
-    if (name->sun_path[0] != '\0') return name->sun_path;
-    return "@" + std::string(name->sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
+    if (name->sun_path[0] != '\0')
+      return shown({name->sun_path, strnlen(name->sun_path, size - offsetof(sockaddr_un, sun_path))}, Colours::escape);
+    return "@" + shown({name->sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1}, Colours::escape);
   }
   std::array<char, NI_MAXHOST> host{};
   if (size == 0 || getnameinfo(get(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)

@@ -19,7 +19,9 @@ struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  [[nodiscard]] std::string text() const;  ///< "10.0.0.1:10000", "[::1]:10000" or the path
+  /// Returns "10.0.0.1:10000", "[::1]:10000" or the path. A path's control characters are escaped, because another user
+  /// may have chosen it.
+  [[nodiscard]] std::string text() const;
   [[nodiscard]] std::string host() const;  ///< "10.0.0.1", "::1"
   /// Returns what limits count as one address: "10.0.0.1", also if it is written as IPv6; the network
   /// "2001:db8:1:2::/64" of an IPv6 address, because one machine may have all addresses of it; "this machine" for a
@@ -54,6 +56,10 @@ struct Accepted {
 /// Accepts the next connection. Returns nothing if none is waiting. Throws SystemError if there are no descriptors
 /// left.
 std::optional<Accepted> accept(int listener);
+
+/// Returns nothing if the process at the other end of a connected Unix-domain socket belongs to this process's user or
+/// to root, or if the socket is of another kind. Else returns the reason to refuse it, as words.
+std::string other_user(int socket);
 
 /// Begins to connect. The socket becomes writable when the attempt is over; connect_error() then returns its errno,
 /// which is 0 if the socket is connected.

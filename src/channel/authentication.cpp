@@ -41,6 +41,19 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+void write_hex(std::span<const unsigned char> bytes, unsigned char* to) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  for (const unsigned char byte : bytes) {
+    *to++ = static_cast<unsigned char>(digits[byte >> 4]);
+    *to++ = static_cast<unsigned char>(digits[byte & 15]);
+  }
+}
+
+unsigned value_of_digit(char digit) {
+  if (digit <= '9') return static_cast<unsigned>(digit - '0');
+  return static_cast<unsigned>((digit | 0x20) - 'a' + 10);
+}
+
 void append_number(std::string& out, std::uint32_t number) {
   out.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
@@ -61,8 +74,20 @@ std::string wrong_key(const Key& ours) {
   return "it has another key. Give both sides the same one: copy ~/.miniray/key, or set MINIRAY_KEY on both" + origin;
 }
 
-std::string make_key_file(const std::filesystem::path& path) {
-  const std::string text = Key::random().hex() + "\n";
+// Reads the key straight into memory that is wiped later.
+Key read_key_file(const std::filesystem::path& path) {
+  constexpr std::size_t room_for_key = 4096;
+  const Secret content(room_for_key);
+  const int number = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (number < 0) throw SystemError("open the key file " + path.string(), errno);
+  const Fd file(number);
+  const ssize_t size = read(number, content.get().data(), room_for_key);
+  if (size < 0) throw SystemError("read the key file " + path.string(), errno);
+  return Key::from_hex(content.text().substr(0, static_cast<std::size_t>(size)), path.string());
+}
+
+void make_key_file(const std::filesystem::path& path) {
+  const Secret key = Key::random().secret_hex();
   std::error_code failure;
   std::filesystem::create_directories(path.parent_path(), failure);
   if (!failure) std::filesystem::permissions(path.parent_path(), std::filesystem::perms::owner_all, failure);
@@ -73,25 +98,21 @@ std::string make_key_file(const std::filesystem::path& path) {
   const int number = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (number < 0) throw SystemError("make the key file " + path.string(), errno);
   const Fd file(number);
-  const bool written = write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const std::string_view text = key.text();
+  const bool written =
+      write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && write(number, "\n", 1) == 1;
   const int error = errno;
   [[maybe_unused]] const int linked =
       written ? link(beside.c_str(), path.c_str()) : 0;  // fails if another program was first
   unlink(beside.c_str());
   if (!written) throw SystemError("write the key file " + path.string(), error);
-  return system::read_small_file(path.c_str());
 }
 
 }  // namespace
 
 std::string to_hex(std::span<const unsigned char> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const unsigned char byte : bytes) {
-    text += digits[byte >> 4];
-    text += digits[byte & 15];
-  }
+  std::string text(2 * bytes.size(), '\0');
+  write_hex(bytes, reinterpret_cast<unsigned char*>(text.data()));
   return text;
 }
 
@@ -107,7 +128,7 @@ std::string content_hash(std::string_view content) {
 
 Key Key::random() {
   Key key;
-  fill_randomly(key.data_);
+  fill_randomly(key.data_.get());
   return key;
 }
 
@@ -121,8 +142,9 @@ Key Key::from_hex(std::string_view text, const std::string& where) {
                      ". Make one with: " + make_key);
   Key key;
   key.origin_ = where;
+  const std::span<unsigned char> data = key.data_.get();
   for (std::size_t i = 0; i < bytes; ++i)
-    key.data_[i] = static_cast<unsigned char>(std::strtoul(std::string(text.substr(2 * i, 2)).c_str(), nullptr, 16));
+    data[i] = static_cast<unsigned char>(value_of_digit(text[2 * i]) << 4 | value_of_digit(text[2 * i + 1]));
   return key;
 }
 
@@ -136,14 +158,23 @@ Key Key::of_user() {
         std::string(make_key) + ")");
   const std::filesystem::path path = std::filesystem::path(home) / ".miniray" / "key";
   struct stat status{};
-  if (stat(path.c_str(), &status) != 0) return from_hex(make_key_file(path), path.string());
+  if (stat(path.c_str(), &status) != 0) {
+    make_key_file(path);
+    return read_key_file(path);
+  }
   if ((status.st_mode & 077) != 0 || (status.st_uid != geteuid() && geteuid() != 0))
     throw UsageError("others may read the key file " + path.string() + ", so it is no secret. Make a new one: rm " +
                      path.string() + " (and restart the servers that used it)");
-  return from_hex(system::read_small_file(path.c_str()), path.string());
+  return read_key_file(path);
 }
 
-std::string Key::hex() const { return to_hex(data_); }
+void Key::wipe_environment() { wipe_from_environment("MINIRAY_KEY"); }
+
+Secret Key::secret_hex() const {
+  Secret hex(hex_digits);
+  write_hex(get(), hex.get().data());
+  return hex;
+}
 
 Sealing sealing_for(int socket, std::optional<bool> encrypt) {
   if (system::is_unix_socket(socket)) return Sealing::never;
@@ -190,7 +221,7 @@ void Handshake::refuse(Refusal refusal, std::string error_text) {
 // side that sends it. So a recorded proof of another connection, or the peer's own proof sent back, is worthless, and
 // nobody can change a hello unnoticed.
 std::string Handshake::proof(std::string_view label) const {
-  const Secret made = hmac(key_.get(), {label, transcript_});
+  const SecretBlock made = hmac(key_.get(), {label, transcript_});
   return {made.get().begin(), made.get().end()};
 }
 
@@ -320,12 +351,13 @@ void Handshake::client_proof_arrived() {
 std::shared_ptr<Seal> Handshake::take_seal() {
   MINIRAY_CHECK(done());
   if (!sealed_) return nullptr;
-  const Secret common = own_->common_with(peers_open_key_);
+  const SecretBlock common = own_->common_with(peers_open_key_);
   own_.reset();
-  const Secret session = hmac(key_.get(), {{reinterpret_cast<const char*>(common.get().data()), Secret::bytes}});
+  const SecretBlock session =
+      hmac(key_.get(), {{reinterpret_cast<const char*>(common.get().data()), SecretBlock::bytes}});
   const std::string said = sha256(transcript_);
-  const Secret from_client = derive(session, "MiniRay from client" + said);
-  const Secret from_server = derive(session, "MiniRay from server" + said);
+  const SecretBlock from_client = derive(session, "MiniRay from client" + said);
+  const SecretBlock from_server = derive(session, "MiniRay from server" + said);
   const bool client = role_ == Role::client;
   return std::make_shared<Seal>(client ? from_client : from_server, client ? from_server : from_client);
 }

@@ -13,13 +13,16 @@
 #include <string_view>
 #include <utility>
 
+#include "base/secret.hpp"
 #include "channel/seal.hpp"
 
 namespace miniray {
 
+/// A key in memory that is overwritten when its last copy is destroyed, and that forked processes do not inherit.
 class Key {
  public:
   static constexpr std::size_t bytes = 32;
+  static constexpr std::size_t hex_digits = 2 * bytes;
 
   static Key random();
   /// Parses 64 hexadecimal digits, which come from `where`. Throws UsageError, whose text does not contain the digits.
@@ -27,13 +30,22 @@ class Key {
   /// Returns the key in MINIRAY_KEY, or in ~/.miniray/key, which the first call creates. Throws UsageError if other
   /// users could read the file.
   static Key of_user();
-  [[nodiscard]] std::string hex() const;
+  /// Removes MINIRAY_KEY from this process's memory. The server's workers call it: they need no key. No other thread
+  /// may read the environment meanwhile.
+  static void wipe_environment();
+  /// Returns the key as 64 hexadecimal digits.
+  [[nodiscard]] Secret secret_hex() const;
+  /// Returns the same for people and tests, as text that is not wiped.
+  [[nodiscard]] std::string hex() const { return std::string(secret_hex().text()); }
   /// Returns where the key comes from, for errors: MINIRAY_KEY, a file or an argument; empty for a random key.
   [[nodiscard]] const std::string& origin() const { return origin_; }
-  [[nodiscard]] std::span<const unsigned char> get() const { return data_; }
+  /// Throws UsageError in a process that was forked after the key was made.
+  [[nodiscard]] std::span<const unsigned char> get() const { return data_.get(); }
 
  private:
-  std::array<unsigned char, bytes> data_{};
+  Key() : data_(bytes) {}
+
+  Secret data_;
   std::string origin_;
 };
 
@@ -80,6 +92,8 @@ class Handshake {
   [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
   /// Returns the cause and the cure of a failure, for people.
   [[nodiscard]] const std::string& error_text() const { return error_text_; }
+  /// Overwrites what a forked process must not have. Nothing else may be called then.
+  void wipe() { own_.reset(); }
   /// Returns whether the peer has sent anything.
   [[nodiscard]] bool begun() const { return begun_; }
 

@@ -26,6 +26,7 @@ void aes_keyexp_256_enc_avx512(const void* key, void* expanded);
 #endif
 
 #include "base/check.hpp"
+#include "base/secret.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -47,7 +48,7 @@ namespace {
 // BearSSL runs on any CPU, in constant time. It uses AES-NI and PCLMULQDQ where the CPU has them.
 class CommonCipher final : public Cipher::Implementation {
  public:
-  explicit CommonCipher(const Secret& key) {
+  explicit CommonCipher(const SecretBlock& key) {
     const br_block_ctr_class* const with_instructions = br_aes_x86ni_ctr_get_vtable();
     const br_block_ctr_class* const aes = with_instructions != nullptr ? with_instructions : &br_aes_ct64_ctr_vtable;
     aes->init(&keys_.vtable, key.get().data(), key.get().size());
@@ -89,7 +90,7 @@ class CommonCipher final : public Cipher::Implementation {
 // Newer CPUs encrypt four blocks with one instruction.
 class WideCipher final : public Cipher::Implementation {
  public:
-  explicit WideCipher(const Secret& key) {
+  explicit WideCipher(const SecretBlock& key) {
     aes_keyexp_256_enc_avx512(key.get().data(), keys_.expanded_keys);
     aes_gcm_precomp_256_vaes_avx512(&keys_);
   }
@@ -123,7 +124,7 @@ class WideCipher final : public Cipher::Implementation {
 };
 #endif
 
-std::unique_ptr<Cipher::Implementation> make_cipher([[maybe_unused]] Cipher::Kind kind, const Secret& key) {
+std::unique_ptr<Cipher::Implementation> make_cipher([[maybe_unused]] Cipher::Kind kind, const SecretBlock& key) {
 #ifdef MINIRAY_HAS_IPSEC_MB
   if (kind == Cipher::Kind::wide) return std::make_unique<WideCipher>(key);
 #endif
@@ -132,18 +133,20 @@ std::unique_ptr<Cipher::Implementation> make_cipher([[maybe_unused]] Cipher::Kin
 
 }  // namespace
 
-Secret::~Secret() { explicit_bzero(data_.data(), data_.size()); }
+SecretBlock::~SecretBlock() { explicit_bzero(data_.data(), data_.size()); }
 
-Secret hmac(std::span<const unsigned char> key, std::initializer_list<std::string_view> parts) {
+SecretBlock hmac(std::span<const unsigned char> key, std::initializer_list<std::string_view> parts) {
   br_hmac_key_context key_context;
   br_hmac_key_init(&key_context, &br_sha256_vtable, key.data(), key.size());
   br_hmac_context context;
   br_hmac_init(&context, &key_context, 0);
   for (const std::string_view part : parts) br_hmac_update(&context, part.data(), part.size());
-  Secret made;
+  SecretBlock made;
   br_hmac_out(&context, made.get().data());
+  // What was computed from the key would serve as well as the key, and a forked worker has a copy of this stack.
   explicit_bzero(&key_context, sizeof(key_context));
   explicit_bzero(&context, sizeof(context));
+  wipe_stack();
   return made;
 }
 
@@ -166,22 +169,23 @@ void fill_randomly(std::span<unsigned char> room) {
 
 KeyPair::KeyPair()
     : KeyPair([] {
-        Secret random;
+        SecretBlock random;
         fill_randomly(random.get());
         return random;
       }()) {}
 
-KeyPair::KeyPair(const Secret& secret) : secret_(secret), open_(open_bytes, '\0') {
+KeyPair::KeyPair(const SecretBlock& secret) : secret_(secret), open_(open_bytes, '\0') {
   const std::size_t bytes = br_ec_c25519_m31.mulgen(reinterpret_cast<unsigned char*>(open_.data()),
-                                                    secret_.get().data(), Secret::bytes, BR_EC_curve25519);
+                                                    secret_.get().data(), SecretBlock::bytes, BR_EC_curve25519);
   MINIRAY_CHECK(bytes == open_bytes, bytes);
 }
 
-Secret KeyPair::common_with(std::string_view their_open_key) const {
+SecretBlock KeyPair::common_with(std::string_view their_open_key) const {
   MINIRAY_CHECK(their_open_key.size() == open_bytes, their_open_key.size());
-  Secret common;
+  SecretBlock common;
   std::ranges::copy(their_open_key, common.get().begin());
-  (void)br_ec_c25519_m31.mul(common.get().data(), Secret::bytes, secret_.get().data(), Secret::bytes, BR_EC_curve25519);
+  (void)br_ec_c25519_m31.mul(common.get().data(), SecretBlock::bytes, secret_.get().data(), SecretBlock::bytes,
+                             BR_EC_curve25519);
   return common;
 }
 
@@ -197,9 +201,9 @@ bool Cipher::can_use(Kind kind) {
 #endif
 }
 
-Cipher::Cipher(const Secret& key) : Cipher(key, can_use(Kind::wide) ? Kind::wide : Kind::common) {}
+Cipher::Cipher(const SecretBlock& key) : Cipher(key, can_use(Kind::wide) ? Kind::wide : Kind::common) {}
 
-Cipher::Cipher(const Secret& key, Kind kind) : implementation_(make_cipher(kind, key)) {
+Cipher::Cipher(const SecretBlock& key, Kind kind) : implementation_(make_cipher(kind, key)) {
   MINIRAY_CHECK(can_use(kind), kind);
 }
 

@@ -13,14 +13,15 @@
 
 namespace miniray {
 
-/// 32 secret bytes, which are wiped when the object is destroyed.
-class Secret {
+/// 32 secret bytes of one connection, which are wiped when the object is destroyed. (base/secret.hpp is for keys that
+/// live long.)
+class SecretBlock {
  public:
   static constexpr std::size_t bytes = 32;
-  Secret() = default;
-  Secret(const Secret&) = default;
-  Secret& operator=(const Secret&) = default;
-  ~Secret();
+  SecretBlock() = default;
+  SecretBlock(const SecretBlock&) = default;
+  SecretBlock& operator=(const SecretBlock&) = default;
+  ~SecretBlock();
   [[nodiscard]] std::span<unsigned char, bytes> get() { return data_; }
   [[nodiscard]] std::span<const unsigned char, bytes> get() const { return data_; }
 
@@ -29,7 +30,7 @@ class Secret {
 };
 
 /// Returns the HMAC-SHA-256 of the parts, one after the other.
-[[nodiscard]] Secret hmac(std::span<const unsigned char> key, std::initializer_list<std::string_view> parts);
+[[nodiscard]] SecretBlock hmac(std::span<const unsigned char> key, std::initializer_list<std::string_view> parts);
 [[nodiscard]] std::string sha256(std::string_view content);
 void fill_randomly(std::span<unsigned char> room);
 
@@ -39,13 +40,13 @@ class KeyPair {
   static constexpr std::size_t open_bytes = 32;
   KeyPair();
   /// For tests.
-  explicit KeyPair(const Secret& secret);
+  explicit KeyPair(const SecretBlock& secret);
   [[nodiscard]] const std::string& open() const { return open_; }
   /// A peer may send a key with which the result is known to everybody. So the result alone must not be trusted.
-  [[nodiscard]] Secret common_with(std::string_view their_open_key) const;
+  [[nodiscard]] SecretBlock common_with(std::string_view their_open_key) const;
 
  private:
-  Secret secret_;
+  SecretBlock secret_;
   std::string open_;
 };
 
@@ -54,7 +55,7 @@ class Cipher {
   static constexpr std::size_t nonce_bytes = 12, tag_bytes = 16;
   using Nonce = std::array<unsigned char, nonce_bytes>;
 
-  explicit Cipher(const Secret& key);
+  explicit Cipher(const SecretBlock& key);
   Cipher(const Cipher&) = delete;
   Cipher& operator=(const Cipher&) = delete;
   ~Cipher();  // wipes what was derived from the key
@@ -71,7 +72,7 @@ class Cipher {
   /// For tests and benchmarks: the implementations that this CPU can use, the fastest first.
   enum class Kind : std::uint8_t { wide, common };
   [[nodiscard]] static bool can_use(Kind kind);
-  Cipher(const Secret& key, Kind kind);
+  Cipher(const SecretBlock& key, Kind kind);
 
  private:
   std::unique_ptr<Implementation> implementation_;

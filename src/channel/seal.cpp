@@ -20,9 +20,9 @@ std::size_t total_bytes(std::span<const iovec> pieces) {
 
 }  // namespace
 
-Secret derive(const Secret& from, std::string_view text) { return hmac(from.get(), {text, "\x01"}); }
+SecretBlock derive(const SecretBlock& from, std::string_view text) { return hmac(from.get(), {text, "\x01"}); }
 
-Seal::Seal(const Secret& sending, const Secret& receiving, std::uint64_t records_per_key)
+Seal::Seal(const SecretBlock& sending, const SecretBlock& receiving, std::uint64_t records_per_key)
     : sending_(sending, records_per_key), receiving_(receiving, records_per_key) {
   MINIRAY_CHECK(records_per_key > 0);
 }
@@ -170,6 +170,13 @@ std::size_t Seal::read(std::span<std::byte> to) {
   std::memcpy(to.data(), opened_.data(), bytes);
   opened_ = opened_.subspan(bytes);
   return bytes;
+}
+
+void Seal::wipe() {
+  for (Direction* const direction : {&sending_, &receiving_}) {
+    direction->secret = SecretBlock();
+    direction->current.reset();
+  }
 }
 
 bool SealedSocket::write_at_once(std::string_view text) const {

@@ -22,13 +22,14 @@
 namespace miniray {
 
 /// Returns a key that others of the same origin do not show: HKDF-Expand, with one block.
-[[nodiscard]] Secret derive(const Secret& from, std::string_view text);
+[[nodiscard]] SecretBlock derive(const SecretBlock& from, std::string_view text);
 
 /// The two directions of a sealed connection. It belongs to one process: if two continued it, they would use the same
 /// nonces for different bytes.
 class Seal {
  public:
-  Seal(const Secret& sending, const Secret& receiving, std::uint64_t records_per_key = limits::sealed_records_per_key);
+  Seal(const SecretBlock& sending, const SecretBlock& receiving,
+       std::uint64_t records_per_key = limits::sealed_records_per_key);
 
   // What is sent. Records wait in unsent() until the caller has written them.
 
@@ -55,13 +56,16 @@ class Seal {
   /// Returns whether the peer has ended the stream in good order.
   [[nodiscard]] bool ended() const { return ended_; }
 
+  /// Overwrites the keys. For a forked process, which has a copy of them and must not: nothing else may be called then.
+  void wipe();
+
  private:
   // One direction: its key, and the number of its next record.
   struct Direction {
-    Direction(const Secret& first_key, std::uint64_t records) : secret(first_key), records_per_key(records) {}
+    Direction(const SecretBlock& first_key, std::uint64_t records) : secret(first_key), records_per_key(records) {}
     Cipher& cipher();
     [[nodiscard]] Cipher::Nonce take_nonce();
-    Secret secret;
+    SecretBlock secret;
     std::uint64_t records_per_key;
     std::uint64_t number = 0;
     std::optional<Cipher> current = {};

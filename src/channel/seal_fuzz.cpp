@@ -14,10 +14,10 @@
 namespace {
 
 using miniray::Seal;
-using miniray::Secret;
+using miniray::SecretBlock;
 
-Secret secret_of(unsigned char byte) {
-  Secret secret;
+SecretBlock secret_of(unsigned char byte) {
+  SecretBlock secret;
   std::ranges::fill(secret.get(), byte);
   return secret;
 }

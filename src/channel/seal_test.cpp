@@ -27,14 +27,14 @@ std::string from_hex(std::string_view digits) {
   return bytes;
 }
 
-Secret secret_of(std::string_view bytes) {
-  REQUIRE(bytes.size() == Secret::bytes);
-  Secret secret;
+SecretBlock secret_of(std::string_view bytes) {
+  REQUIRE(bytes.size() == SecretBlock::bytes);
+  SecretBlock secret;
   std::ranges::copy(bytes, secret.get().begin());
   return secret;
 }
 
-std::string bytes_of(const Secret& secret) { return {secret.get().begin(), secret.get().end()}; }
+std::string bytes_of(const SecretBlock& secret) { return {secret.get().begin(), secret.get().end()}; }
 
 std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
@@ -88,7 +88,7 @@ TEST_CASE("X25519 is that of RFC 7748") {
 }
 
 TEST_CASE("AES-256-GCM is the standard's, on each kind of CPU") {
-  const Secret key = secret_of(from_hex("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308"));
+  const SecretBlock key = secret_of(from_hex("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308"));
   Cipher::Nonce nonce{};
   std::ranges::copy(from_hex("cafebabefacedbaddecaf888"), nonce.begin());
   const std::string head = from_hex("feedfacedeadbeeffeedfacedeadbeefabaddad2");
@@ -117,7 +117,7 @@ TEST_CASE("AES-256-GCM is the standard's, on each kind of CPU") {
 }
 
 TEST_CASE("the kinds of cipher open what the others have sealed, in place and elsewhere") {
-  const Secret key = secret_of(std::string(32, 'k'));
+  const SecretBlock key = secret_of(std::string(32, 'k'));
   for (const Cipher::Kind sealing : kinds())
     for (const Cipher::Kind opening : kinds()) {
       Cipher a(key, sealing), b(key, opening);
@@ -315,7 +315,7 @@ struct SealedChannels {
     REQUIRE(connect(one, reinterpret_cast<sockaddr*>(&address), size) == 0);
     const int other = accept(listener, nullptr, nullptr);
     close(listener);
-    const Secret a = secret_of(std::string(32, 'a')), b = secret_of(std::string(32, 'b'));
+    const SecretBlock a = secret_of(std::string(32, 'a')), b = secret_of(std::string(32, 'b'));
     ChannelOptions options;
     options.check_invariants = true;
     options.inbox_bytes_max = inbox_bytes_max;

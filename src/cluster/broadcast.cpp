@@ -5,6 +5,7 @@
 #include <exception>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "channel/authentication.hpp"
 #include "miniray/array.hpp"
@@ -20,8 +21,8 @@ Channel connect_link(const RemoteAddress& server) {
   Request request;
   request.kind = Request::Kind::link;
   request.unreachable_ms = static_cast<int>(server.options.unreachable_s * 1000);
-  Connector connector(resolve(server), server.name, Key::from_hex(server.options.key, "the cluster"), request,
-                      server.options.encrypt);
+  MINIRAY_CHECK(server.options.own_key, server.name);
+  Connector connector(resolve(server), server.name, *server.options.own_key, request, server.options.encrypt);
   std::array<Connector*, 1> all{&connector};
   connect_all(all, Deadline::in_seconds(server.options.connect_timeout_s), on_interrupt);
   if (connector.failure()) std::rethrow_exception(connector.failure());

@@ -102,7 +102,9 @@ void Cluster::State::add_to_plan(ConnectPlan& plan, std::size_t node, const Orig
   const auto before = static_cast<std::size_t>(std::ranges::count(plan.nodes, node));
   RemoteOptions& remote = plan.addresses.emplace_back(servers_.address_of(node)).options;
   remote.work_fn = origin.work_fn;
-  remote.label = names_[node] + "/" + std::to_string(static_cast<std::size_t>(labels_used_[node]) + before);
+  const std::size_t number = static_cast<std::size_t>(labels_used_[node]) + before;
+  remote.label = names_[node] + "/" + std::to_string(number);
+  servers_.expect_workers(node, static_cast<int>(number) + 1);
   remote.worker.name = remote.label + (origin.work_fn.empty() ? "" : ", " + origin.work_fn);
   remote.environment = origin.place.environment;
   if (node == origin.home) remote.cpus = origin.place.cpus;  // on another node, other CPUs are next to the GPUs

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/check.hpp"
+#include "base/log.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
@@ -251,6 +252,10 @@ void Meeting::accept_all(int listener) {
   while (pending_.size() < limits::newcomers_max) {
     std::optional<network::Accepted> accepted = network::accept(listener);
     if (!accepted) return;
+    if (const std::string stranger = network::other_user(accepted->socket.get()); !stranger.empty()) {
+      log(LogLevel::warning, "a group refused " + accepted->peer + ": " + stranger);
+      continue;
+    }
     if (!system::is_unix_socket(accepted->socket.get())) system::set_no_delay(accepted->socket.get());
     pending_.emplace_back(std::move(accepted->socket), accepted->peer, key_, encrypt_);
   }

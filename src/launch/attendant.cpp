@@ -61,7 +61,8 @@ void Attendant::hand_over(std::size_t node) {
   const std::string rest = streams.talk.take_rest();
   const Fd talk = streams.talk.take_descriptor(), errors = streams.errors.take_descriptor();
   const std::array<int, 2> descriptors{talk.get(), errors.get()};
-  const AttendantNotice notice{static_cast<std::int32_t>(node), static_cast<std::int32_t>(rest.size())};
+  const AttendantNotice notice{AttendantNotice::Kind::hand_over, static_cast<std::int32_t>(node),
+                               static_cast<std::int32_t>(rest.size())};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
   while (system::send(control_.get(), std::span(&piece, 1), descriptors).outcome ==
          system::Transfer::Outcome::would_block)
@@ -69,8 +70,13 @@ void Attendant::hand_over(std::size_t node) {
   system::send_all(control_.get(), rest);
 }
 
-void Attendant::drop(std::size_t node) {
-  const AttendantNotice notice{static_cast<std::int32_t>(node), AttendantNotice::drop};
+void Attendant::expect_workers(std::size_t node, int count) {
+  tell({AttendantNotice::Kind::workers, static_cast<std::int32_t>(node), count});
+}
+
+void Attendant::drop(std::size_t node) { tell({AttendantNotice::Kind::drop, static_cast<std::int32_t>(node), 0}); }
+
+void Attendant::tell(const AttendantNotice& notice) {
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
   // If the attendant has ended, the commands that it started have ended too.
   while (process_.running() &&
@@ -84,6 +90,7 @@ const std::map<std::size_t, int>& Attendant::exit_codes() {
     const system::Transfer transfer =
         system::receive(control_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, nullptr);
     if (transfer.bytes != sizeof(notice)) break;
+    MINIRAY_CHECK(notice.kind == AttendantNotice::Kind::ended, notice.node, notice.value);
     exit_codes_[static_cast<std::size_t>(notice.node)] = notice.value;
   }
   // Without the attendant no node can be reached, even if its command still runs.

@@ -19,12 +19,16 @@
 
 namespace miniray {
 
-/// A message between the cluster and its attendant about one node. The cluster sends one to hand a node over: two
-/// descriptors come with it, and `value` bytes follow it, which the cluster has already read from the first descriptor.
-/// If `value` is `drop`, the attendant kills the node's command instead. The attendant sends one when a node's command
-/// has ended; `value` is then the exit code.
+/// A message between the cluster and its attendant about one node.
 struct AttendantNotice {
-  static constexpr std::int32_t drop = -1;
+  enum class Kind : std::int32_t {
+    hand_over,  ///< Two descriptors come with it, and `value` bytes follow it, which the cluster has read from the
+                ///< first.
+    workers,    ///< The node has had this many workers, whose labels are the node's name, "/" and a lower number.
+    drop,       ///< The attendant kills the node's command.
+    ended,      ///< From the attendant: the node's command has ended, and `value` is the exit code.
+  };
+  Kind kind;
   std::int32_t node, value;
 };
 
@@ -57,6 +61,9 @@ class Attendant {
   [[nodiscard]] std::vector<Streams>& streams() { return streams_; }
   /// Hands the node's streams over to the attendant process, which reads them from now on. Call it once for a node.
   void hand_over(std::size_t node);
+  /// Tells the attendant how many workers the node has had, before it starts the last of them. Output for other workers
+  /// is refused.
+  void expect_workers(std::size_t node, int count);
   /// Kills the node's command, so that the server there sees the end of its stream. Other nodes are not disturbed.
   void drop(std::size_t node);
   /// Returns a descriptor that is readable when a command has ended.
@@ -70,6 +77,8 @@ class Attendant {
   bool finish(const Deadline& deadline, const std::function<void()>& on_interrupt);
 
  private:
+  void tell(const AttendantNotice& notice);
+
   std::vector<Streams> streams_;
   Fd control_;   // carries the orders as JSON first, then AttendantNotices in both directions
   Fd lifeline_;  // its end kills the attendant

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,8 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/fd.hpp"
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
 #include "launch/attendant.hpp"
 #include "launch/launch_command.hpp"
@@ -37,8 +40,9 @@ struct NodeEnds {
 // the loop.
 class Printer {
  public:
-  explicit Printer(int descriptor) : descriptor_(descriptor) {}
-  void print(std::string_view text) { waiting_ += text; }
+  explicit Printer(int descriptor) : descriptor_(descriptor), is_terminal_(isatty(descriptor) != 0) {}
+  // A terminal gets no control characters of nodes; files and pipes get every byte.
+  void print(std::string_view text) { is_terminal_ ? waiting_ += shown(text, Colours::keep) : waiting_ += text; }
   [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
   [[nodiscard]] bool full() const { return waiting_.size() > limits::output_queue_bytes_max; }
   [[nodiscard]] int fileno() const { return descriptor_; }
@@ -46,6 +50,7 @@ class Printer {
 
  private:
   int descriptor_;
+  bool is_terminal_;
   std::string waiting_;
 };
 
@@ -62,19 +67,27 @@ class AttendantLoop {
     bool ended = false;  // the command
     LineStream talk, errors;
     bool taken_over = false;  // the cluster has handed over talk and errors
+    int workers = 0;          // how many it has had: the numbers in its labels are lower
   };
   void start(std::size_t index, NodeEnds& ends);
-  void read_control();
+  bool read_control();  // returns whether there was a notice
   void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
   void drop(Node& node);
+  void kill(Node& node);
+  void refuse(Node& node, const std::string& why);
+  void read_nodes();
   void read_node(Node& node);
-  void show(const std::string& line, const Node& node);
+  void read_stream(Node& node, bool from_errors);
+  void show(const std::string& line, Node& node);
+  void write_to_file(const std::string& label, const std::string& text);
+  static bool has_worker(const Node& node, std::string_view label);
   void report(std::size_t node, int exit_code);
   void reap();
   [[nodiscard]] bool all_done() const;
   void poll_once();
 
   std::vector<Node> nodes_;
+  std::size_t next_read_ = 0;  // the node that is read first next time
   Fd control_;
   std::string output_folder_;
   int heartbeat_ms_;
@@ -124,7 +137,7 @@ void AttendantLoop::start(std::size_t index, NodeEnds& ends) {
 }
 
 void AttendantLoop::report(std::size_t node, int exit_code) {
-  const AttendantNotice notice{static_cast<std::int32_t>(node), exit_code};
+  const AttendantNotice notice{AttendantNotice::Kind::ended, static_cast<std::int32_t>(node), exit_code};
   const iovec piece{const_cast<AttendantNotice*>(&notice), sizeof(notice)};
   if (control_.valid()) (void)system::send(control_.get(), std::span(&piece, 1), {});
 }
@@ -139,23 +152,33 @@ void AttendantLoop::reap() {
   }
 }
 
-void AttendantLoop::read_control() {
+bool AttendantLoop::read_control() {
+  if (finishing_) return false;
   AttendantNotice notice{};
   std::vector<Fd> descriptors;
   const system::Transfer transfer =
       system::receive(control_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, &descriptors);
-  if (transfer.outcome == system::Transfer::Outcome::would_block) return;
-  if (transfer.bytes == sizeof(notice) && notice.value == AttendantNotice::drop)
-    return drop(nodes_.at(static_cast<std::size_t>(notice.node)));
-  if (transfer.bytes != sizeof(notice) || descriptors.size() != 2) {  // the end of the stream: the cluster has finished
+  if (transfer.outcome == system::Transfer::Outcome::would_block) return false;
+  if (transfer.bytes != sizeof(notice)) {  // the end of the stream: the cluster has finished
     finishing_ = true;
     for (Node& node : nodes_)
       if (node.taken_over) node.talk.close_output();
-    return;
+    return false;
   }
+  Node& node = nodes_.at(static_cast<std::size_t>(notice.node));
+  if (notice.kind == AttendantNotice::Kind::drop) {
+    drop(node);
+    return true;
+  }
+  if (notice.kind == AttendantNotice::Kind::workers) {
+    node.workers = std::max(node.workers, notice.value);
+    return true;
+  }
+  MINIRAY_CHECK(notice.kind == AttendantNotice::Kind::hand_over && descriptors.size() == 2, descriptors.size());
   std::string rest(static_cast<std::size_t>(notice.value), '\0');
   if (!rest.empty()) system::receive_all(control_.get(), std::as_writable_bytes(std::span(rest)));
   take_over(static_cast<std::size_t>(notice.node), std::move(descriptors), rest);
+  return true;
 }
 
 void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, const std::string& rest) {
@@ -170,14 +193,36 @@ void AttendantLoop::take_over(std::size_t index, std::vector<Fd> descriptors, co
 // hold the other ends of the streams.
 void AttendantLoop::drop(Node& node) {
   if (node.taken_over) read_node(node);
+  kill(node);
+}
+
+void AttendantLoop::kill(Node& node) {
   node.taken_over = false;
   node.talk = LineStream();
   node.errors = LineStream();
   if (!node.ended) (void)node.command.signal(SIGKILL);
 }
 
+// Ends the connection to a node that does not keep to the protocol. Its workers then end, which the cluster reports.
+void AttendantLoop::refuse(Node& node, const std::string& why) {
+  errors_.print("miniray: ended the connection to " + node.name + ", because " + why +
+                ". Is another program or another MiniRay in place of its server?\n");
+  kill(node);
+}
+
+// The rest of a label is "probe" or the decimal number of a worker that the cluster has started. So a node can choose
+// neither the name of a file nor the number of files.
+bool AttendantLoop::has_worker(const Node& node, std::string_view label) {
+  if (!label.starts_with(node.name + "/")) return false;
+  label.remove_prefix(node.name.size() + 1);
+  if (label == "probe") return true;
+  int number = -1;
+  const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), number);
+  return error == std::errc() && number >= 0 && number < node.workers && label == std::to_string(number);
+}
+
 // Lines of workers have a label; any other line is the server's own.
-void AttendantLoop::show(const std::string& line, const Node& node) {
+void AttendantLoop::show(const std::string& line, Node& node) {
   const std::size_t space = line.find(' ');
   const bool to_errors = line.starts_with(launch::errors);
   if ((!line.starts_with(launch::output) && !to_errors) || space == std::string::npos) {
@@ -185,9 +230,20 @@ void AttendantLoop::show(const std::string& line, const Node& node) {
     return;
   }
   const std::string label = line.substr(1, space - 1), text = line.substr(space + 1);
+  // The cluster tells of a worker before it starts it, but this process may read the worker's output first.
+  while (!has_worker(node, label) && read_control()) {
+  }
+  if (!node.taken_over) return;  // the cluster has just dropped it
+  if (!has_worker(node, label))
+    return refuse(node, "it sent output of a worker that it does not have: " + in_quotes(line));
   if (output_folder_.empty()) return (to_errors ? errors_ : out_).print("[" + label + "] " + text + "\n");
+  write_to_file(label, text);
+}
+
+void AttendantLoop::write_to_file(const std::string& label, const std::string& text) {
   std::string name = label;
   std::ranges::replace(name, '/', '.');
+  if (files_.size() >= limits::output_files_open_max && !files_.contains(name)) files_.clear();
   std::ofstream& file = files_[name];
   if (!file.is_open()) file.open(std::filesystem::path(output_folder_) / (name + ".log"), std::ios::app);
   file << text << '\n' << std::flush;
@@ -197,17 +253,35 @@ void AttendantLoop::show(const std::string& line, const Node& node) {
   }
 }
 
-void AttendantLoop::read_node(Node& node) {
-  for (const bool from_errors : {false, true}) {
-    LineStream& stream = from_errors ? node.errors : node.talk;
-    if (!stream.ended()) stream.fill();
-    while (const std::optional<std::string> line = stream.take_line())
-      from_errors ? errors_.print("[" + node.name + "] " + *line + "\n") : show(*line, node);
-    if (!stream.ended() || stream.unread_bytes() == 0) continue;
-    const std::string rest = stream.take_rest();
-    from_errors ? errors_.print("[" + node.name + "] " + rest + "\n") : show(rest, node);
+// Every turn begins with another node, so that one which prints without a pause does not keep the others waiting.
+void AttendantLoop::read_nodes() {
+  for (std::size_t i = 0; i < nodes_.size() && !out_.full() && !errors_.full(); ++i) {
+    Node& node = nodes_[(next_read_ + i) % nodes_.size()];
+    if (node.taken_over) read_node(node);
   }
-  if (!node.talk.ended() && !finishing_ && !node.talk.flush()) node.talk.close_output();
+  next_read_ = (next_read_ + 1) % std::max<std::size_t>(nodes_.size(), 1);
+}
+
+void AttendantLoop::read_node(Node& node) {
+  for (const bool from_errors : {false, true})
+    if (node.taken_over) read_stream(node, from_errors);
+  if (node.taken_over && !node.talk.ended() && !finishing_ && !node.talk.flush()) node.talk.close_output();
+}
+
+void AttendantLoop::read_stream(Node& node, bool from_errors) {
+  LineStream& stream = from_errors ? node.errors : node.talk;
+  const auto print = [&](const std::string& line) {
+    from_errors ? errors_.print("[" + node.name + "] " + line + "\n") : show(line, node);
+  };
+  if (!stream.ended()) stream.fill();
+  while (const std::optional<std::string> line = stream.take_line()) print(*line);
+  if (!node.taken_over) return;
+  // What the user's code prints may have lines of any length. A server's lines are never long.
+  if (!from_errors && stream.line_too_long())
+    return refuse(node, "it sent a line of more than " + std::to_string(limits::launch_line_bytes_max / limits::mib) +
+                            " MiB: " + in_quotes(stream.unread()));
+  const bool unfinished = !stream.ended() && (!from_errors || stream.unread_bytes() <= limits::output_line_bytes_max);
+  if (!unfinished && stream.unread_bytes() > 0) print(stream.take_rest());
 }
 
 bool AttendantLoop::all_done() const {
@@ -229,11 +303,9 @@ void AttendantLoop::poll_once() {
     watched.push_back({node.ended ? -1 : node.command.pidfd(), POLLIN, 0});
   }
   (void)system::poll_many(watched, next_heartbeat_.poll_ms(limits::wait_slice_ms));
-  if (watched[0].revents != 0) read_control();
+  if (watched[0].revents != 0) (void)read_control();
   reap();
-  if (reading)
-    for (Node& node : nodes_)
-      if (node.taken_over) read_node(node);
+  if (reading) read_nodes();
   out_.write_some();
   errors_.write_some();
   if (!next_heartbeat_.passed()) return;

@@ -1,8 +1,12 @@
 // CodeBundle collects the files that a cluster copies to its nodes; CodeUnpacker makes a folder of them on a node. The
 // folder is in the user's cache and is named by the hash of the whole bundle. Files in the cache are not sent again.
+// The cache is not believed: its folders and files must belong to this user, and each file's content must have its
+// hash. A file that was checked once is checked again only if its size or one of its times has changed.
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +30,7 @@ class CodeBundle {
   /// Returns the content of the file with this hash, which the node has asked for. Throws UsageError if the file has
   /// changed since it was hashed, and ProtocolError if the bundle has no such file.
   [[nodiscard]] std::string content(const std::string& hash) const;
+  [[nodiscard]] bool has(const std::string& hash) const;
   [[nodiscard]] bool empty() const { return files_.empty(); }
 
  private:
@@ -43,7 +48,8 @@ std::filesystem::path cache_folder();
 /// Turns a manifest into a folder, on the node.
 class CodeUnpacker {
  public:
-  /// Throws ProtocolError if the manifest is not valid, for example if a path leads out of the folder.
+  /// Throws ProtocolError if the manifest is not valid, for example if a path leads out of the folder, and UsageError
+  /// if the cache belongs to another user.
   explicit CodeUnpacker(const Value& manifest);
 
   struct Missing {
@@ -64,8 +70,13 @@ class CodeUnpacker {
     std::string hash;
   };
   std::filesystem::path stored(const std::string& hash) const { return cache_ / "files" / hash; }
+  std::filesystem::path record() const { return cache_ / "checked" / folder_.filename(); }
+  [[nodiscard]] std::map<std::string, std::string> read_record() const;
+  void write_record() const;
+  void find_good_files();
   std::filesystem::path cache_, folder_;
   std::vector<File> files_;
+  std::set<std::filesystem::path> good_;  // files in folder_ that have the right content
   std::vector<Missing> missing_;
 };
 

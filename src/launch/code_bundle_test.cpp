@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -94,6 +96,77 @@ TEST_CASE("a file that changes while it is copied is refused on both sides") {
   const CodeUnpacker unpacker(bundle.manifest());
   CHECK_THROWS_AS(unpacker.add(unpacker.missing().at(0), "2"), ProtocolError);
   CHECK_THROWS_AS((void)bundle.content(content_hash("other")), ProtocolError);
+}
+
+TEST_CASE("a cache that another user may have filled is not believed") {
+  const Scratch scratch;
+  const std::string one = scratch.write("one.py", "1"), two = scratch.write("two.py", "2");
+  const CodeBundle bundle({{"0/one.py", one}, {"0/two.py", two}});
+  fs::path folder;
+  CHECK(unpack(bundle, &folder) == 2);
+  const fs::path cache = scratch.folder / "cache" / "miniray";
+  const fs::path stored = cache / "files" / content_hash("1");
+
+  // Another content under the right name, of the same size and with the same time of change.
+  const auto time = fs::last_write_time(folder / "0/one.py");
+  scratch.write("evil", "!");
+  fs::copy_file(scratch.folder / "evil", folder / "0/one.py", fs::copy_options::overwrite_existing);
+  fs::last_write_time(folder / "0/one.py", time);
+  CHECK(unpack(bundle) == 0);
+  CHECK(read(folder / "0/one.py") == "1");
+  fs::copy_file(scratch.folder / "evil", folder / "0/one.py", fs::copy_options::overwrite_existing);
+  fs::copy_file(scratch.folder / "evil", stored, fs::copy_options::overwrite_existing);
+  CHECK(unpack(bundle) == 1);  // the cluster sends it again
+  CHECK(read(folder / "0/one.py") == "1");
+
+  // A link in place of a file, and a folder that was made for the bundle before it came.
+  fs::remove(folder / "0/one.py");
+  fs::create_symlink(scratch.folder / "evil", folder / "0/one.py");
+  CHECK(unpack(bundle) == 0);
+  CHECK_FALSE(fs::is_symlink(folder / "0/one.py"));
+  CHECK(read(folder / "0/one.py") == "1");
+  fs::remove_all(folder);
+  fs::create_directory_symlink(scratch.folder, folder);
+  CHECK(unpack(bundle) == 0);
+  CHECK_FALSE(fs::is_symlink(folder));
+  CHECK(fs::exists(one));
+
+  if (geteuid() != 0) return;  // only root can make files of other users
+  const auto give_away = [](const fs::path& path) { CHECK(lchown(path.c_str(), 12345, 12345) == 0); };
+  std::ofstream(folder / "0/sitecustomize.py") << "evil";
+  give_away(folder / "0/sitecustomize.py");
+  give_away(folder / "0/two.py");
+  CHECK(unpack(bundle) == 0);
+  CHECK_FALSE(fs::exists(folder / "0/sitecustomize.py"));
+  CHECK(read(folder / "0/two.py") == "2");
+  give_away(folder);
+  CHECK(unpack(bundle) == 0);
+  CHECK(fs::exists(folder / "0/two.py"));
+  struct stat status{};
+  CHECK(stat(folder.c_str(), &status) == 0);
+  CHECK(status.st_uid == geteuid());
+  for (const fs::path& each : {cache / "code", cache / "files", cache}) {
+    give_away(each);
+    CHECK_THROWS_WITH_AS(unpack(bundle), doctest::Contains("belongs to another user (number 12345)"), UsageError);
+    CHECK(lchown(each.c_str(), geteuid(), getegid()) == 0);
+  }
+}
+
+TEST_CASE("a cache that others could change is closed to them, and what they may have left in it does not run") {
+  const Scratch scratch;
+  const CodeBundle bundle({{"0/one.py", scratch.write("one.py", "1")}});
+  fs::path folder;
+  CHECK(unpack(bundle, &folder) == 1);
+  const fs::path cache = scratch.folder / "cache" / "miniray";
+  fs::create_directory(folder / "0/__pycache__");
+  std::ofstream(folder / "0/__pycache__/one.cpython-311.pyc") << "evil";
+  fs::permissions(cache, fs::perms::all);
+  CHECK(unpack(bundle) == 0);
+  CHECK_FALSE(fs::exists(folder / "0/__pycache__"));
+  CHECK(fs::status(cache).permissions() == fs::perms::owner_all);
+  std::ofstream(folder / "0/own.txt") << "of a worker";  // what this user's programs write stays
+  CHECK(unpack(bundle) == 0);
+  CHECK(fs::exists(folder / "0/own.txt"));
 }
 
 TEST_CASE("too much code is refused, and the largest file is named") {

@@ -77,11 +77,18 @@ std::vector<std::string> launch_command(const NodeConfig& node, const std::strin
 }
 
 std::string with_shipped_program(const std::string& command, const std::string& hash, std::uint64_t bytes) {
-  // The program is written to another name and renamed, so that the cache never has half a program under its hash.
+  // The program is written to another name and renamed, so that the cache never has half a program under its hash. A
+  // program in the cache is used only if it is this user's, in folders of this user, and has the right content: another
+  // user may have put it there.
   const std::string size = std::to_string(bytes);
-  return "folder=\"${XDG_CACHE_HOME:-$HOME/.cache}/miniray/programs\"; program=\"$folder/" + hash +
-         "\"; if [ ! -x \"$program\" ]; then echo; echo " + send_program_line +
-         "; (umask 077; mkdir -p \"$folder\" && head -c " + size +
+  return "cache=\"${XDG_CACHE_HOME:-$HOME/.cache}/miniray\"; folder=\"$cache/programs\"; program=\"$folder/" + hash +
+         "\"; (umask 077; mkdir -p \"$folder\"); for each in \"$cache\" \"$folder\"; do "
+         "if [ -O \"$each\" ] && [ ! -L \"$each\" ]; then chmod 700 \"$each\"; "
+         "else echo \"the folder $each for programs is missing, a link, or belongs to another user. Remove it, or set "
+         "XDG_CACHE_HOME to a folder of your own\" >&2; exit 1; fi; done; "
+         "if [ ! -x \"$program\" ] || [ ! -O \"$program\" ] || [ -L \"$program\" ] || "
+         "[ \"$(sha256sum < \"$program\" | cut -c 1-64)\" != " +
+         hash + " ]; then echo; echo " + send_program_line + "; (umask 077; head -c " + size +
          " > \"$program.$$\" && [ $(wc -c < \"$program.$$\") -eq " + size +
          " ] && chmod 700 \"$program.$$\" && mv \"$program.$$\" \"$program\") || " +
          "{ rm -f \"$program.$$\"; exit 1; }; fi; " + command;

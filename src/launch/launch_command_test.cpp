@@ -2,8 +2,17 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "channel/authentication.hpp"
 
 namespace miniray {
 namespace {
@@ -16,6 +25,46 @@ TEST_CASE("a quoted word reaches the command unchanged") {
   CHECK(quote_for_shell("plain") == "'plain'");
   CHECK(quote_for_shell("it's $HOME; `x`") == "'it'\\''s $HOME; `x`'");
   CHECK(quote_for_shell("") == "''");
+}
+
+TEST_CASE("a program in the cache runs only if it is this user's and has the right content") {
+  namespace fs = std::filesystem;
+  std::string pattern = (fs::temp_directory_path() / "miniray-test-XXXXXX").string();
+  REQUIRE(mkdtemp(pattern.data()) != nullptr);
+  const fs::path home = pattern, program = home / "miniray/programs" / content_hash("exit 7\n");
+  const std::string command = with_shipped_program("sh \"$program\"", content_hash("exit 7\n"), 7);
+  const auto run = [&](const std::string& input) {
+    const std::string line = "printf '" + input + "' | XDG_CACHE_HOME='" + home.string() + "' sh -c " +
+                             quote_for_shell(command) + " > '" + (home / "out").string() + "' 2>&1";
+    const int status = std::system(line.c_str());  // NOLINT(concurrency-mt-unsafe,cert-env33-c): a test
+    return WEXITSTATUS(status);
+  };
+  const auto asked = [&] {
+    std::ostringstream said;
+    said << std::ifstream(home / "out").rdbuf();
+    return contains(said.str(), send_program_line);
+  };
+  CHECK(run("exit 7\\n") == 7);
+  CHECK(asked());
+  CHECK(run("") == 7);
+  CHECK_FALSE(asked());
+  std::ofstream(program) << "exit 6\n";
+  CHECK(run("exit 7\\n") == 7);
+  CHECK(asked());
+  if (geteuid() == 0) {
+    for (const fs::path& each : {program, program.parent_path(), home / "miniray"}) {
+      CHECK(lchown(each.c_str(), 12345, 12345) == 0);
+      CHECK(run("exit 7\\n") == (each == program ? 7 : 1));
+      CHECK(lchown(each.c_str(), geteuid(), getegid()) == 0);
+    }
+  }
+  fs::remove(program);
+  std::ofstream(home / "planted") << "exit 7\n";
+  fs::create_symlink(home / "planted", program);
+  CHECK(run("exit 7\\n") == 7);
+  CHECK(asked());
+  CHECK_FALSE(fs::is_symlink(program));
+  fs::remove_all(home);
 }
 
 TEST_CASE("a node is reached through the user's own ssh, and this machine without ssh") {

@@ -53,6 +53,30 @@ std::string LineStream::take_rest() {
   return rest;
 }
 
+bool LineStream::write_secret(const Secret& secret) {
+  MINIRAY_CHECK(unwritten_bytes() == 0, unwritten_bytes());
+  return system::write_some(output_fileno(), secret.text()).bytes == secret.text().size() &&
+         system::write_some(output_fileno(), "\n").bytes == 1;
+}
+
+Secret LineStream::wait_for_secret(std::size_t bytes, int silence_ms_max) {
+  MINIRAY_CHECK(unread_bytes() == 0 && !ended_, unread_bytes());
+  Secret secret(bytes);
+  std::byte newline{};
+  const auto into = [&](std::span<std::byte> room) {
+    while (!room.empty()) {
+      wait_until_readable(silence_ms_max);
+      const system::Transfer transfer = system::read_some(input_.get(), room);
+      if (transfer.outcome == system::Transfer::Outcome::closed)
+        throw EndOfStream("the coordinator has closed the connection");
+      room = room.subspan(transfer.bytes);
+    }
+  };
+  into(std::as_writable_bytes(secret.get()));
+  into(std::span(&newline, 1));
+  return secret;
+}
+
 bool LineStream::flush() {
   MINIRAY_CHECK(written_ <= output_text_.size(), written_, output_text_.size());
   while (unwritten_bytes() > 0) {
@@ -77,19 +101,26 @@ void LineStream::close_output() {
     system::shut_down_writing(input_.get());
 }
 
-void LineStream::wait_for_more(int silence_ms_max) {
-  if (ended_) throw EndOfStream("the coordinator has closed the connection");
+void LineStream::wait_until_readable(int silence_ms_max) {
   const Deadline deadline = Deadline::in_ms(silence_ms_max);
   while (system::poll_one(input_.get(), POLLIN, deadline.poll_ms(limits::wait_slice_ms)) <= 0)
     if (deadline.passed())
       throw EndOfStream("the coordinator cannot be reached: it has sent nothing for " +
                         std::to_string(silence_ms_max / 1000) + " s");
+}
+
+void LineStream::wait_for_more(int silence_ms_max) {
+  if (ended_) throw EndOfStream("the coordinator has closed the connection");
+  wait_until_readable(silence_ms_max);
   fill();
 }
 
 std::string LineStream::wait_for_line(int silence_ms_max) {
   while (true) {
     if (std::optional<std::string> line = take_line()) return *line;
+    if (unread_bytes() > limits::launch_settings_bytes_max)
+      throw ProtocolError("the coordinator sent a line of more than " +
+                          std::to_string(limits::launch_settings_bytes_max / limits::mib) + " MiB");
     wait_for_more(silence_ms_max);
   }
 }

@@ -3,10 +3,12 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 
 #include "base/check.hpp"
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
-#include "channel/authentication.hpp"
 #include "launch/launch_command.hpp"
 #include "launch/launch_protocol.hpp"
 #include "miniray/error.hpp"
@@ -15,10 +17,23 @@
 
 namespace miniray {
 
-NodeLaunch::NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
-                       std::shared_ptr<const std::string> executable)
-    : node_(node), config_(std::move(config)), code_(std::move(code)), executable_(std::move(executable)) {
-  MINIRAY_CHECK(code_ && executable_, node.host);
+namespace {
+
+// Returns what a line has after its keyword.
+Value told(std::string_view line, std::string_view keyword) { return read_json_text(line.substr(keyword.size())); }
+
+// An address that a server was reached at has only these characters. Another text could be the path of a socket on this
+// machine.
+bool is_numeric_address(const std::string& text) {
+  constexpr std::size_t longest_address = 64;
+  return !text.empty() && text.size() <= longest_address &&
+         text.find_first_not_of("0123456789abcdefABCDEF.:%") == std::string::npos;
+}
+
+}  // namespace
+
+NodeLaunch::NodeLaunch(const NodeConfig& node, Parts parts) : node_(node), parts_(std::move(parts)) {
+  MINIRAY_CHECK(parts_.code && parts_.executable, node.host);
 }
 
 const char* NodeLaunch::stage_name() const {
@@ -64,46 +79,119 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
   read_error_output(streams.errors);
   streams.talk.fill();
   try {
-    while (!settled()) {
-      const std::optional<std::string> line = streams.talk.take_line();
-      if (!line) break;
-      handle_line(*line, streams.talk);
-    }
+    read_lines(streams.talk);
+    send_some(streams.talk);
   } catch (const Error& error) {
-    fail(error.what());
+    fail(shown(error.what(), Colours::escape));
   }
-  // If the command does not read its input any more, it has ended, and on_command_end() says why.
-  (void)streams.talk.flush();
   // The last file is on its way, so heartbeats may follow.
-  if (stage_ == Stage::sending_code && streams.talk.unwritten_bytes() == 0) stage_ = Stage::importing;
+  if (stage_ == Stage::sending_code && !has_unsent() && streams.talk.unwritten_bytes() == 0) stage_ = Stage::importing;
 }
 
-void NodeLaunch::handle_line(const std::string& line, LineStream& talk) {
+void NodeLaunch::read_lines(LineStream& talk) {
+  while (!settled()) {
+    const std::optional<std::string> line = talk.take_line();
+    if (!line) break;
+    bool allowed = false;
+    try {
+      allowed = handle_line(*line, talk);
+    } catch (const Error& error) {
+      throw ProtocolError("its server sent something that makes no sense: " + in_quotes(*line) + " (" + error.what() +
+                          ")");
+    }
+    if (!allowed && !settled())
+      fail("its server sent " + in_quotes(*line) + " while it was " + stage_name() +
+           ", where the protocol does not allow it. Is another program or another MiniRay in place of its server?");
+  }
+  if (!settled() && talk.line_too_long())
+    fail("it sent a line of more than " + std::to_string(limits::launch_line_bytes_max / limits::mib) +
+         " MiB: " + in_quotes(talk.unread()) + ". Does a login script print without end?");
+}
+
+// Sends the program and the files piece by piece, so that a node which asks and does not read takes no memory here. If
+// the command does not read its input any more, it has ended, and on_command_end() says why.
+void NodeLaunch::send_some(LineStream& talk) {
+  while (talk.flush() && !settled() && has_unsent() && talk.unwritten_bytes() < limits::launch_queue_bytes_max) {
+    if (unsent_.empty()) {
+      content_ = parts_.code->content(wanted_.front());
+      unsent_ = content_;
+      wanted_.pop_front();
+    }
+    const std::string_view piece = unsent_.substr(0, limits::launch_queue_bytes_max);
+    talk.write(piece);
+    unsent_.remove_prefix(piece.size());
+  }
+  if (!has_unsent()) content_ = {};
+}
+
+bool NodeLaunch::handle_line(const std::string& line, LineStream& talk) {
   MINIRAY_CHECK(!settled(), node_.host, stage_);  // lines after "ready" belong to the attendant
+  const bool has_config = stage_ >= Stage::greeted;
   if (line == send_program_line) {
+    if (stage_ != Stage::connecting || !parts_.ships_program) return false;
     stage_ = Stage::sending_program;
-    talk.write(*executable_);
+    unsent_ = *parts_.executable;
   } else if (line.starts_with(launch::hello)) {
-    const Value hello = read_json_text(line.substr(launch::hello.size()));
-    // Versions must be equal, even if both sides speak the same protocol.
-    const std::string& theirs = hello["version"].string();
-    if (theirs != version || hello["protocol"].integer() != protocol_version)
-      return fail("the node has MiniRay " + theirs + ", but this machine has " + version +
-                  ". Install the same version on the node: pip install miniray==" + version);
-    stage_ = Stage::greeted;
-    talk.write(write_json(config_) + "\n");
+    if (has_config) return false;
+    return handle_hello(told(line, launch::hello), talk);
   } else if (line.starts_with(launch::need)) {
+    if (stage_ != Stage::greeted || begun_importing_) return false;
+    queue_files(told(line, launch::need));
     stage_ = Stage::sending_code;
-    const Value hashes = read_json_text(line.substr(launch::need.size()));
-    for (const Value& hash : hashes.list()) talk.write(code_->content(hash.string()));
   } else if (line.starts_with(launch::importing)) {
+    if (!has_config || begun_importing_ || has_unsent()) return false;
+    begun_importing_ = true;
     stage_ = Stage::importing;
   } else if (line.starts_with(launch::failed)) {
-    fail(read_json_text(line.substr(launch::failed.size()))["why"].string());
+    fail(shown(told(line, launch::failed)["why"].string(), Colours::escape));
   } else if (line.starts_with(launch::ready)) {
-    server_ = read_json_text(line.substr(launch::ready.size()));
+    if (!begun_importing_) return false;
+    set_server(told(line, launch::ready));
     stage_ = Stage::ready;
-  }  // any other line is the output of a login script
+  } else {  // the output of a login script
+    chatter_bytes_ += line.size() + 1;
+    if (chatter_bytes_ > limits::launch_chatter_bytes_max)
+      fail("it printed more than " + std::to_string(limits::launch_chatter_bytes_max / limits::mib) +
+           " MiB before its server was ready, at last " + in_quotes(line) + ". Does a login script print without end?");
+  }
+  return true;
+}
+
+bool NodeLaunch::handle_hello(const Value& hello, LineStream& talk) {
+  if (has_unsent() || talk.unwritten_bytes() > 0) return false;  // it has not read the program yet
+  // Versions must be equal, even if both sides speak the same protocol.
+  const std::string& theirs = hello["version"].string();
+  if (theirs != version || hello["protocol"].integer() != protocol_version) {
+    fail("the node has MiniRay " + shown(theirs.substr(0, limits::quoted_bytes_max), Colours::escape) +
+         ", but this machine has " + version +
+         ". Install the same version on the node: pip install miniray==" + version);
+    return true;
+  }
+  stage_ = Stage::greeted;
+  if (!talk.write_secret(parts_.key.secret_hex()))
+    fail("its server does not read what it is sent");  // unless the command has ended, which is then the cause
+  else
+    talk.write(write_json(parts_.config) + "\n");
+  return true;
+}
+
+void NodeLaunch::queue_files(const Value& hashes) {
+  std::set<std::string> asked;
+  for (const Value& hash : hashes.list()) {
+    if (!parts_.code->has(hash.string()) || !asked.insert(hash.string()).second)
+      throw ProtocolError("it asked for a file that is not in the bundle of code, or twice for the same: " +
+                          in_quotes(hash.string()));
+    wanted_.push_back(hash.string());
+  }
+}
+
+void NodeLaunch::set_server(Value server) {
+  const std::int64_t port = server["port"].integer();
+  if (port < 0 || port > UINT16_MAX) throw ProtocolError("its port is " + std::to_string(port));
+  if (!is_numeric_address(server["address"].string()))
+    throw ProtocolError("its address is " + in_quotes(server["address"].string()));
+  (void)server["pid"].integer();
+  server_ = std::move(server);
 }
 
 void NodeLaunch::on_command_end(Attendant::Streams& streams, int exit_code) {
@@ -111,8 +199,9 @@ void NodeLaunch::on_command_end(Attendant::Streams& streams, int exit_code) {
   if (settled()) return;
   read_error_output(streams.errors);
   const bool ssh_was_killed = exit_code < 0 && !is_local(node_.host);
-  fail(stage_ >= Stage::greeted && !ssh_was_killed ? explain_early_end(exit_code, stage_name(), error_output_)
-                                                   : explain_failure(node_, exit_code, error_output_, runs()));
+  const std::string said = shown(error_output_, Colours::escape);
+  fail(stage_ >= Stage::greeted && !ssh_was_killed ? explain_early_end(exit_code, stage_name(), said)
+                                                   : explain_failure(node_, exit_code, said, runs()));
 }
 
 BringUp::BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> launches, std::vector<std::string> names,
@@ -137,9 +226,10 @@ bool BringUp::advance() {
     failing_until_ = Deadline::in_ms(limits::failing_nodes_ms);
   if (deadline_.passed())
     for (NodeLaunch& launch : launches_)
-      launch.fail("the node was not ready within " + std::to_string(static_cast<int>(options_.timeout_s)) + " s (" +
-                  options_.timeout_name + "); it was " + launch.stage_name() + launch.hint() +
-                  (launch.error_output().empty() ? "" : ", and printed:\n" + launch.error_output()));
+      launch.fail(
+          "the node was not ready within " + std::to_string(static_cast<int>(options_.timeout_s)) + " s (" +
+          options_.timeout_name + "); it was " + launch.stage_name() + launch.hint() +
+          (launch.error_output().empty() ? "" : ", and printed:\n" + shown(launch.error_output(), Colours::escape)));
   if (heartbeat_.passed()) send_heartbeats();
   std::vector<Progress::Entry> shown;
   for (std::size_t i = 0; i < launches_.size(); ++i)

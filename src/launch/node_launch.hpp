@@ -1,14 +1,18 @@
 // The launch of worker servers: NodeLaunch takes one node from the start of its command to a server that is ready, and
-// BringUp does this for several nodes at the same time. Only BringUp::wait() waits.
+// BringUp does this for several nodes at the same time. Only BringUp::wait() waits. What a node sends is not trusted: a
+// node that sends what launch_protocol.hpp does not allow, or too much, fails, and the others go on.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "channel/authentication.hpp"
 #include "launch/attendant.hpp"
 #include "launch/code_bundle.hpp"
 #include "launch/launch_command.hpp"
@@ -20,10 +24,15 @@ namespace miniray {
 
 class NodeLaunch {
  public:
-  /// `config` is sent to the server, and `executable` to the node's shell if that asks for the program. `node` must
-  /// outlive this object.
-  NodeLaunch(const NodeConfig& node, Value config, std::shared_ptr<const CodeBundle> code,
-             std::shared_ptr<const std::string> executable);
+  struct Parts {
+    Key key;       // of the node's server alone
+    Value config;  // sent to the server
+    std::shared_ptr<const CodeBundle> code;
+    std::shared_ptr<const std::string> executable;  // sent to the node's shell if that asks for the program
+    bool ships_program = false;                     // the shell may ask
+  };
+  /// `node` must outlive this object.
+  NodeLaunch(const NodeConfig& node, Parts parts);
 
   enum class Stage : std::uint8_t { connecting, sending_program, greeted, sending_code, importing, ready, failed };
   [[nodiscard]] Stage stage() const { return stage_; }
@@ -48,14 +57,23 @@ class NodeLaunch {
   [[nodiscard]] std::string hint() const;
 
  private:
-  [[nodiscard]] Runs runs() const { return executable_->empty() ? Runs::python : Runs::own_program; }
+  [[nodiscard]] Runs runs() const { return parts_.executable->empty() ? Runs::python : Runs::own_program; }
+  [[nodiscard]] bool has_unsent() const { return !unsent_.empty() || !wanted_.empty(); }
   void read_error_output(LineStream& errors);
-  void handle_line(const std::string& line, LineStream& talk);
+  void read_lines(LineStream& talk);
+  bool handle_line(const std::string& line, LineStream& talk);  // returns whether the line may come now
+  bool handle_hello(const Value& hello, LineStream& talk);
+  void queue_files(const Value& hashes);
+  void set_server(Value server);
+  void send_some(LineStream& talk);
 
   const NodeConfig& node_;
-  Value config_;
-  std::shared_ptr<const CodeBundle> code_;
-  std::shared_ptr<const std::string> executable_;
+  Parts parts_;
+  std::string_view unsent_;         // the rest of what is being sent: the program, or content_
+  std::string content_;             // of the file that is being sent
+  std::deque<std::string> wanted_;  // hashes of the files that are sent next
+  std::uint64_t chatter_bytes_ = 0;
+  bool begun_importing_ = false;  // its server has said so
   Stage stage_ = Stage::connecting;
   std::string why_, error_output_;
   Value server_;

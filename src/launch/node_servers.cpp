@@ -1,5 +1,7 @@
 #include "launch/node_servers.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -9,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
+#include "base/shown_text.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -46,14 +49,18 @@ Tunnel NodeServers::tunnel_of(std::size_t node) const {
   if (!tunnelled(node)) return {};
   MINIRAY_CHECK(folder_ && attended_[node].launches > 0, node, attended_[node].launches);
   const std::string name = std::to_string(node) + "." + std::to_string(attended_[node].launches);
-  return {(folder_->path() / name).string(), "/tmp/miniray-" + tunnel_token_ + "-" + name + "/socket"};
+  return {(folder_->path() / name).string(), "/tmp/miniray-" + attended_[node].tunnel_token + "-" + name + "/socket"};
+}
+
+bool NodeServers::ships_program(std::size_t node) const {
+  return !launched_->program.executable.empty() && options_.ship_code && !is_local(nodes_[node].host);
 }
 
 std::vector<std::string> NodeServers::command_of(std::size_t node) const {
   const ServerProgram& program = launched_->program;
   std::string command = program.command(nodes_[node]);
   if (!program.executable.empty()) {
-    if (options_.ship_code && !is_local(nodes_[node].host))
+    if (ships_program(node))
       command = with_shipped_program(command, launched_->executable_hash, launched_->executable->size());
     else
       command.insert(0, "program=" + quote_for_shell(program.executable) + "; ");
@@ -65,8 +72,7 @@ Value NodeServers::config_of(std::size_t node) const {
   const NodeConfig& config = nodes_[node];
   Map environment;
   for (const auto& [name, value] : config.env) environment.emplace_back(name, value);
-  return {{"key", key_.hex()},
-          {"encrypt", options_.encrypt ? Value(*options_.encrypt) : Value()},
+  return {{"encrypt", options_.encrypt ? Value(*options_.encrypt) : Value()},
           {"port", config.base_port},
           {"replaces", attended_[node].launches > 1},
           {"local", is_local(config.host)},
@@ -91,8 +97,6 @@ void NodeServers::launch(const std::string& work_fn) {
     check_size(program.executable, executable.size());
   const std::string hash = program.executable.empty() ? std::string() : content_hash(executable);
   unreachable_ms_ = static_cast<int>(options_.unreachable_s * 1000);
-  key_ = Key::random();
-  tunnel_token_ = random_hex(8);
   if (options_.tunnel) folder_ = std::make_unique<PrivateFolder>();
   attended_.assign(nodes_.size(), {});
   servers_.assign(nodes_.size(), {});
@@ -178,8 +182,11 @@ std::unique_ptr<BringUp> NodeServers::begin_launch(const std::vector<std::size_t
   for (const std::size_t node : nodes) {
     MINIRAY_CHECK(!attended_[node].attendant, node, names_[node]);  // else two servers would run on the node
     ++attended_[node].launches;
+    attended_[node].key = std::make_shared<const Key>(Key::random());
+    attended_[node].tunnel_token = random_hex(8);
     const std::shared_ptr<const CodeBundle> code(launched_, &launched_->code);  // shares the ownership of launched_
-    launches.emplace_back(nodes_[node], config_of(node), code, launched_->executable);
+    launches.emplace_back(nodes_[node], NodeLaunch::Parts{*attended_[node].key, config_of(node), code,
+                                                          launched_->executable, ships_program(node)});
     names.push_back(names_[node]);
     commands.push_back({names_[node], command_of(node)});
   }
@@ -224,8 +231,9 @@ void NodeServers::set_up_server(std::size_t node, const NodeLaunch& launch) {
   servers_[node] = server_of(node, launch.server());
   // From here on the attendant prints the node's errors; these came before.
   std::istringstream error_output(launch.error_output());
+  const bool to_terminal = isatty(STDERR_FILENO) != 0;
   for (std::string line; std::getline(error_output, line);)
-    std::fprintf(stderr, "[%s] %s\n", names_[node].c_str(), line.c_str());
+    std::fprintf(stderr, "[%s] %s\n", names_[node].c_str(), (to_terminal ? shown(line, Colours::keep) : line).c_str());
   attended.attendant->hand_over(attended.position);
   attended.why_down.clear();
 }
@@ -248,11 +256,16 @@ void NodeServers::require_up(const std::vector<std::size_t>& nodes) const {
 
 RemoteAddress NodeServers::address_of(std::size_t node) const {
   RemoteAddress address{servers_[node].host, servers_[node].port, {}, names_[node], servers_[node].address};
-  address.options.key = key_.hex();
+  address.options.own_key = attended_[node].key;
   address.options.encrypt = options_.encrypt;
   address.options.unreachable_s = options_.unreachable_s;
   address.options.worker = options_.worker;
   return address;
+}
+
+void NodeServers::expect_workers(std::size_t node, int count) {
+  const Attended& attended = attended_.at(node);
+  if (attended.attendant) attended.attendant->expect_workers(attended.position, count);
 }
 
 void NodeServers::finish(bool soon) {

@@ -44,7 +44,9 @@ class NodeServers {
   /// Throws UsageError if nothing was launched, and ClusterError if one of these nodes has no server.
   void require_up(const std::vector<std::size_t>& nodes) const;
   [[nodiscard]] const std::vector<LaunchedServer>& servers() const { return servers_; }
-  /// Returns the address of the node's server, with the cluster's key and options.
+  /// Tells the attendant that the node has had this many workers, before the last of them is started.
+  void expect_workers(std::size_t node, int count);
+  /// Returns the address of the node's server, with its key and the cluster's options.
   [[nodiscard]] RemoteAddress address_of(std::size_t node) const;
   [[nodiscard]] bool tunnelled(std::size_t node) const;
 
@@ -60,6 +62,8 @@ class NodeServers {
     std::shared_ptr<Attendant> attendant;  // shared by all nodes that were launched together; null: no server is up
     std::size_t position = 0;              // the node's position in that attendant
     int launches = 0;
+    std::shared_ptr<const Key> key;  // of this launch's server alone, so that one node cannot use another
+    std::string tunnel_token;        // makes the name of the socket on the node new
     std::string why_down = {};
   };
   // A relaunch under way.
@@ -69,6 +73,7 @@ class NodeServers {
     Deadline old_ends_until = Deadline::in_ms(limits::failed_stop_ms);
     std::unique_ptr<BringUp> launch = {};  // null until the old attendant has ended
   };
+  [[nodiscard]] bool ships_program(std::size_t node) const;
   [[nodiscard]] std::unique_ptr<BringUp> begin_launch(const std::vector<std::size_t>& nodes, double timeout_s,
                                                       const char* timeout_name);
   void finish_launch(const std::vector<std::size_t>& nodes, const BringUp& launch);
@@ -82,8 +87,6 @@ class NodeServers {
   const std::vector<std::string>& names_;
   const ClusterOptions& options_;
   int unreachable_ms_ = limits::unreachable_ms;
-  Key key_;
-  std::string tunnel_token_;
   std::unique_ptr<PrivateFolder> folder_;
   std::shared_ptr<const Launched> launched_;
   std::vector<Attended> attended_;

@@ -51,6 +51,7 @@ class StdioServer {
 
   StdioProgram program_;
   LineStream stream_;
+  std::shared_ptr<const Key> key_;
   Value config_;
   std::map<std::string, std::string> environment_;
   std::string address_;
@@ -113,7 +114,7 @@ void StdioServer::apply_settings() {
 
 WorkerServer StdioServer::make_server() {
   WorkerServerOptions options = program_.server;
-  options.key = config_["key"].string();
+  options.own_key = key_;
   if (const Value& encrypt = config_["encrypt"]; !encrypt.is_null()) options.encrypt = encrypt.boolean();
   // Standard error would not do: it may block, and would stop the loop.
   options.on_log = [this](const std::string& line) { log(line); };
@@ -143,8 +144,9 @@ WorkerServer StdioServer::make_server() {
   };
   const std::string& socket = config_["socket"].string();
   if (socket.empty()) return listen(options);
-  socket_folder_ = std::filesystem::path(socket).parent_path();
-  system::make_private_folder(socket_folder_.c_str());
+  const std::filesystem::path folder = std::filesystem::path(socket).parent_path();
+  system::make_private_folder(folder.c_str());
+  socket_folder_ = folder;  // now that it is this server's own, which removes it
   return WorkerServer(socket, 0, {}, options);
 }
 
@@ -184,6 +186,8 @@ bool StdioServer::print(char stream, const std::string& label, std::string_view 
 }
 
 void StdioServer::log(const std::string& text) {
+  // Strangers cause these lines, and the cluster may not read. Then the server drops them instead of keeping them.
+  if (stream_.unwritten_bytes() > 2 * limits::output_queue_bytes_max) return;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) stream_.write("miniray worker-server: " + line + "\n");
   (void)flush_some();
@@ -215,6 +219,8 @@ int StdioServer::run() {
   try {
     stream_.write("\n");  // the output of a login script may lack its last newline
     send(launch::hello, {{"version", version}, {"protocol", protocol_version}});
+    key_ = std::make_shared<const Key>(Key::from_hex(stream_.wait_for_secret(Key::hex_digits, silence_ms_max_).text(),
+                                                     "the settings from the cluster"));
     config_ = read_json_text(stream_.wait_for_line(silence_ms_max_));
     silence_ms_max_ = static_cast<int>(config_["unreachable_ms"].integer());
     address_ = reached_address(config_["local"].boolean());
@@ -247,7 +253,9 @@ int StdioServer::run() {
 
 void StdioServer::remove_socket_folder() const {
   std::error_code ignored;
-  if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_, ignored);
+  if (socket_folder_.empty()) return;
+  std::filesystem::remove(config_["socket"].string(), ignored);
+  std::filesystem::remove(socket_folder_, ignored);
 }
 
 }  // namespace

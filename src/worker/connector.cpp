@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/check.hpp"
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
@@ -116,6 +117,8 @@ void Connector::connected() {
   const int error = network::connect_error(socket_.get());
   if (error != 0 && next_address_ < addresses_.size()) return try_next_address();
   if (error != 0) throw Refused("cannot connect to " + where_ + ": " + remedy(error, kind_));
+  if (const std::string stranger = network::other_user(socket_.get()); !stranger.empty())
+    throw Refused("cannot connect to " + where_ + ": " + stranger);
   if (!system::is_unix_socket(socket_.get())) system::set_no_delay(socket_.get());
   network::notice_deaf_peer(socket_.get(), unreachable_ms_);  // during the handshake, both ends always read
   step_ = Step::proving;
@@ -172,7 +175,7 @@ void Connector::advance_or_throw() {
   if (!receive(input_, answer_bytes_)) return;
   answer_ = read_json_text(input_);
   if (const Value* refused = answer_->find("refused"))
-    throw Refused("the server at " + where_ + " refused: " + refused->string());
+    throw Refused("the server at " + where_ + " refused: " + shown(refused->string(), Colours::escape));
 }
 
 SealedSocket Connector::take_socket() {

@@ -9,6 +9,7 @@
 #include "base/grace.hpp"
 #include "base/network.hpp"
 #include "base/system.hpp"
+#include "channel/authentication.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 #include "wire/utf8.hpp"
@@ -35,7 +36,7 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
   if (output_there.valid()) keep.push_back(output);
   if (errors_there.valid()) keep.push_back(errors);
   process_ = LocalProcess::fork(options.fork, keep, [&] {
-    return run_in_child(request, work, connections.data, supply, output, errors, descriptor_limit);
+    return run_in_child(request, work, connections, supply, output, errors, descriptor_limit);
   });
   MINIRAY_CHECK(process_->pid() > 0 && connections.data.valid(), process_->pid());
   data_ = std::move(connections.data.socket);
@@ -64,11 +65,13 @@ HostedWorker::HostedWorker(std::uint64_t number, const Request& request, const W
 
 HostedWorker::~HostedWorker() { supplies_.drop_worker(number_); }
 
-int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, const SealedSocket& data, int supply,
-                               int output, int errors, std::uint64_t descriptor_limit) const {
+int HostedWorker::run_in_child(const Request& request, const WorkFunction& work, const Connections& connections,
+                               int supply, int output, int errors, std::uint64_t descriptor_limit) const {
   signal(SIGTERM, SIG_DFL);
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
+  Key::wipe_environment();
+  if (connections.wipe_others) connections.wipe_others();
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
   if (!request.cpus.empty()) (void)system::pin_to_cpus(request.cpus);
   if (options_.on_start_in_worker) options_.on_start_in_worker(request.environment);
@@ -83,10 +86,10 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
     std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size());
   }
   const Value answer{{"pid", static_cast<std::int64_t>(getpid())}, {"host", network::host_name()}};
-  data.write_at_once(with_length(write_json(answer)));
+  connections.data.write_at_once(with_length(write_json(answer)));
   ChannelOptions channel;
   channel.peer = "coordinator";
-  channel.seal = data.seal;
+  channel.seal = connections.data.seal;
   channel.codec = request.codec;
   channel.shared_memory = request.shared_memory;
   channel.spin_us = request.spin_us;
@@ -94,7 +97,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   channel.on_interrupt = options_.on_interrupt_in_worker;
   auto line = std::make_shared<SupplyLine>(Fd(supply), options_.on_interrupt_in_worker);
   channel.supply = [line](std::uint64_t number, std::uint64_t bytes) { return line->fetch(number, bytes); };
-  return run_work_function(work, Channel(data.fileno(), std::move(channel)));
+  return run_work_function(work, Channel(connections.data.fileno(), std::move(channel)));
 }
 
 void HostedWorker::control_ready() {

@@ -23,7 +23,8 @@ class HostedWorker {
  public:
   struct Connections {
     SealedSocket data;
-    SealedSocket control;  // invalid if there is none
+    SealedSocket control;                    // invalid if there is none
+    std::function<void()> wipe_others = {};  // called in the worker's process: it must not have the keys of others
   };
   /// Forks a process and then takes ownership of the connections. The worker itself answers the request, so that none
   /// of its messages comes before the answer. If the fork fails, the constructor throws, and the caller still owns the
@@ -61,8 +62,8 @@ class HostedWorker {
   };
   /// Returns the worker's end of the pipe.
   Fd open_output(OutputPipe& output, const std::function<bool(const std::string&, std::string_view)>& taker);
-  int run_in_child(const Request& request, const WorkFunction& work, const SealedSocket& data, int supply, int output,
-                   int errors, std::uint64_t descriptor_limit) const;
+  int run_in_child(const Request& request, const WorkFunction& work, const Connections& connections, int supply,
+                   int output, int errors, std::uint64_t descriptor_limit) const;
   void control_ready();
   void output_ready(OutputPipe& output);
   bool read_output(OutputPipe& output);  // returns whether something was there

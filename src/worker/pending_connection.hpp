@@ -35,6 +35,11 @@ class PendingConnection {
   [[nodiscard]] bool late() const { return deadline_.passed(); }
   /// Returns what the peer has not sent in time, as words.
   [[nodiscard]] std::string late_text() const;
+  /// Overwrites the keys of the connection, in a forked process that has a copy of them.
+  void wipe() {
+    handshake_.wipe();
+    if (socket_.seal) socket_.seal->wipe();
+  }
   [[nodiscard]] SealedSocket take_socket() { return std::move(socket_); }
 
  private:

@@ -29,9 +29,14 @@ std::string server_name(const RemoteAddress& address) {
   return network::is_path(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
+Key key_of(const RemoteOptions& options) {
+  if (options.own_key) return *options.own_key;
+  return options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "the argument key");
+}
+
 ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Address>& resolved) {
   const RemoteOptions& options = address.options;
-  const Key key = options.key.empty() ? Key::of_user() : Key::from_hex(options.key, "the argument key");
+  const Key key = key_of(options);
   if (!(options.unreachable_s >= limits::unreachable_min_ms / 1000.0 &&
         options.unreachable_s <= limits::unreachable_max_ms / 1000.0))
     throw UsageError("unreachable_s is a number of seconds, 1 at least, not " + number_text(options.unreachable_s));

@@ -2,8 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstring>
 #include <optional>
+#include <random>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/system.hpp"
@@ -16,6 +20,18 @@ namespace {
 struct Pair {
   Pair() : Pair(system::socket_pair()) {}
   explicit Pair(std::pair<Fd, Fd> ends) : line(std::move(ends.first)), server(std::move(ends.second)) {}
+  // Returns whether the worker gets this content.
+  bool ask(SupplyStore& store, SupplyStore::Worker worker, std::uint64_t number, const std::string& content) {
+    bool right = false;
+    std::thread asking([&] {
+      const Buffer got = line.fetch(number, content.size());
+      right = std::memcmp(got.data, content.data(), content.size()) == 0;
+    });
+    (void)system::poll_one(server.get(), POLLIN, 10'000);
+    const bool understood = store.on_request(worker, server.get());
+    asking.join();
+    return understood && right;
+  }
   SupplyLine line;
   Fd server;
 };
@@ -64,6 +80,66 @@ TEST_CASE("a buffer that is missing, or of another size than the message says, i
     wait_for_question(pair.server);
     CHECK(store.on_request(5, pair.server.get()));
     worker.join();
+  }
+}
+
+TEST_CASE("a worker that lies, floods or does not read harms no other worker") {
+  constexpr int seeds = 200, steps = 60;
+  constexpr SupplyStore::Worker honest = 1, liar = 2;
+  for (int seed = 0; seed < seeds; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 chance(static_cast<unsigned>(seed));
+    const auto pick = [&](unsigned below) { return std::uniform_int_distribution<unsigned>(0, below - 1)(chance); };
+    SupplyStore store;
+    Pair good;
+    auto [lying, server] = system::socket_pair();
+    const auto lie_in = [&socket = lying](std::string_view bytes) {
+      const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+      (void)system::send(socket.get(), std::span(&piece, 1), {});
+    };
+    bool heard = true, dropped = false;  // the server reads the liar's socket until it breaks the rules
+    std::uint64_t number = 0;
+    for (int step = 0; step < steps; ++step) {
+      struct {
+        std::uint64_t number, bytes;
+      } lie{pick(4) == 0 ? ~std::uint64_t{0} : number + pick(3), pick(2) * 1'000'000};
+      const std::string_view bytes(reinterpret_cast<const char*>(&lie), sizeof(lie));
+      switch (pick(6)) {
+        case 0:  // a request for any buffer, now or later, its own or not
+          lie_in(bytes);
+          break;
+        case 1:  // half of a request
+          lie_in(bytes.substr(0, 1 + pick(15)));
+          break;
+        case 2:  // many, and no answer is read
+          for (int i = 0; i < 1000 && system::send(lying.get(), std::array{iovec{&lie, sizeof(lie)}}, {}).bytes > 0;
+               ++i) {
+          }
+          break;
+        case 3: {  // descriptors, which a request does not have
+          const std::array<int, 2> descriptors{lying.get(), lying.get()};
+          (void)system::send(lying.get(), std::array{iovec{&lie, sizeof(lie)}}, descriptors);
+          break;
+        }
+        case 4:
+          if (!dropped) store.put_missing(++number, {liar});
+          break;
+        case 5:
+          if (pick(10) == 0 && !dropped) {
+            store.drop_worker(liar);
+            dropped = true;
+          }
+          break;
+      }
+      while (heard && !dropped && system::poll_one(server.get(), POLLIN, 0) > 0)
+        heard = store.on_request(liar, server.get());
+      const std::string content = "content " + std::to_string(++number);
+      std::vector<SupplyStore::Worker> workers{honest};
+      if (!dropped) workers.push_back(liar);
+      store.put(number, std::as_bytes(std::span(content)), workers);
+      CHECK(good.ask(store, honest, number, content));
+    }
+    if (!dropped) store.drop_worker(liar);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "miniray/worker_server.hpp"
 
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 
 #include <algorithm>
@@ -114,6 +115,7 @@ class WorkerServer::State {
   void pair_up(Pending pending);
   void refuse(std::initializer_list<const SealedSocket*> sockets, const Pending& pending, const std::string& why);
   void start_worker(Pending& data, PendingConnection* control);
+  void wipe_seals_except(const Seal* own);
   const WorkFunction& find_work(const std::string& name);
   void restart_deadlines();
   void open_link(PendingConnection& connection);
@@ -140,6 +142,7 @@ class WorkerServer::State {
   PendingLimits pending_limits_;  // those of pending_ that have not proved yet that they have the key
   std::map<std::string, Half> halves_;
   std::list<Link> links_;
+  std::vector<std::weak_ptr<Seal>> seals_;  // of all connections that have sent their request
   std::vector<EventLoop::Watch> extra_;
   EventLoop::Watch writable_;
   std::list<std::unique_ptr<HostedWorker>> hosted_;
@@ -151,10 +154,15 @@ class WorkerServer::State {
 
 WorkerServer::State::State(const std::string& host, int port, WorkFunction work, WorkerServerOptions options)
     : options_(std::move(options)),
-      key_(options_.key.empty() ? Key::of_user() : Key::from_hex(options_.key, "the argument key")),
+      key_(options_.own_key       ? *options_.own_key
+           : options_.key.empty() ? Key::of_user()
+                                  : Key::from_hex(options_.key, "the argument key")),
       work_(std::move(work)),
       descriptor_limit_(system::raise_descriptor_limit()),
       pending_limits_(pending_limits()) {
+  // A worker has a copy of this memory. It inherits no Key, and must not find the digits either.
+  explicit_bzero(options_.key.data(), options_.key.size());
+  options_.key.clear();
   if (network::is_path(host)) socket_path_ = host;
   listener_.socket = network::listen(network::resolve(host.empty() ? "127.0.0.1" : host, port).front());
   port_ = network::local_port(listener_.socket.get());
@@ -182,6 +190,10 @@ void WorkerServer::State::accept_some() {
     try {
       std::optional<network::Accepted> accepted = network::accept(listener_.socket.get());
       if (!accepted) return;
+      if (const std::string stranger = network::other_user(accepted->socket.get()); !stranger.empty()) {
+        refusals_.refused(accepted->source, accepted->peer, stranger, now_ns());
+        continue;
+      }
       add_pending(std::move(*accepted));
     } catch (const SystemError& error) {  // there are no descriptors left
       if (const std::optional<PendingNumber> oldest = pending_limits_.oldest_of_busiest()) {
@@ -245,6 +257,8 @@ void WorkerServer::State::advance(PendingNumber number) {
 
 void WorkerServer::State::serve_request(Pending pending) {
   const Request& request = pending.connection.request();
+  std::erase_if(seals_, [](const std::weak_ptr<Seal>& seal) { return seal.expired(); });
+  if (const std::shared_ptr<Seal>& seal = pending.connection.socket().seal) seals_.push_back(seal);
   if (request.kind == Request::Kind::link) return open_link(pending.connection);
   if (request.kind == Request::Kind::group)
     return refuse({&pending.connection.socket()}, pending,
@@ -285,6 +299,15 @@ void WorkerServer::State::refuse(std::initializer_list<const SealedSocket*> sock
     if (socket->valid()) socket->write_at_once(with_length(write_json(answer)));
 }
 
+// Called in a worker's process, which has a copy of this object. With the keys of another worker's connection, it could
+// speak for that one.
+void WorkerServer::State::wipe_seals_except(const Seal* own) {
+  for (auto& [number, pending] : pending_) pending.connection.wipe();
+  for (auto& [token, half] : halves_) half.pending.connection.wipe();
+  for (const std::weak_ptr<Seal>& seal : seals_)
+    if (const std::shared_ptr<Seal> other = seal.lock(); other && other.get() != own) other->wipe();
+}
+
 const WorkFunction& WorkerServer::State::find_work(const std::string& name) {
   if (name.empty()) {
     if (!work_) throw UsageError("this server has no default work function: say which one to run (work_fn)");
@@ -311,8 +334,9 @@ void WorkerServer::State::restart_deadlines() {
 
 void WorkerServer::State::start_worker(Pending& data, PendingConnection* control) {
   const Request& request = data.connection.request();
-  HostedWorker::Connections connections{data.connection.take_socket(),
-                                        control != nullptr ? control->take_socket() : SealedSocket()};
+  HostedWorker::Connections connections{
+      data.connection.take_socket(), control != nullptr ? control->take_socket() : SealedSocket(), {}};
+  connections.wipe_others = [this, own = connections.data.seal.get()] { wipe_seals_except(own); };
   try {
     if (options_.num_workers > 0 && living() >= options_.num_workers)
       throw UsageError("all of its " + std::to_string(options_.num_workers) +
