@@ -46,18 +46,20 @@ void bind_worker_server(nb::module_& module) {
       .def(
           "__init__",
           [](WorkerServer* self, const std::string& host, int port, nb::object work, std::size_t num_workers,
-             const std::string& key) {
+             const std::string& key, std::uint64_t message_bytes_max) {
             WorkerServerOptions options;
             options.num_workers = num_workers;
             options.key = key;
+            options.message_bytes_max = message_bytes_max;
             set_server_options(options);
             WorkFunction function;
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
             new (self) WorkerServer(host, port, std::move(function), std::move(options));
           },
           "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a,
+          "message_bytes_max"_a = limits::message_bytes_max,
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
-                  "None, num_workers: int, key: str) -> None"))
+                  "None, num_workers: int, key: str, message_bytes_max: int = ...) -> None"))
       .def(
           "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
           "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "

@@ -19,7 +19,9 @@ namespace MINIRAY_API miniray {
 
 struct WorkerServerOptions {
   std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit
-  std::string key = {};         ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
+  /// The largest message that its workers send or receive. A connection may ask for less.
+  std::uint64_t message_bytes_max = limits::message_bytes_max;
+  std::string key = {};  ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
   /// Returns the function that a connection names in its request. Called once for each name. If it throws, the
   /// connection is refused with the text of the exception.
   std::function<WorkFunction(const std::string& name)> find_work = {};

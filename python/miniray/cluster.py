@@ -85,6 +85,7 @@ class Cluster:
         codec: str = "msgpack",
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
     ) -> None:
         self._nodes = checked_nodes(nodes)
         self.codec = codec
@@ -97,7 +98,7 @@ class Cluster:
             _check.boolean("progress", progress),
             _check.number("start_timeout_s", start_timeout_s, what="a number of seconds"),
             _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
-            *_channel_options(codec, spin_us, inbox_bytes_max),
+            *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max),
         )
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []

@@ -48,7 +48,8 @@ class Worker(_core.Worker):
 
     ``codec``, "msgpack" or "json", is for sent messages; received messages may have either. With
     ``shared_memory=False``, large arrays go through the socket too. ``spin_us`` is how long a wait spins before it
-    sleeps (0: it does not spin).
+    sleeps (0: it does not spin). ``message_bytes_max`` is the largest message in each direction, and
+    ``inbox_bytes_max`` how much is held of what has arrived and was not received.
 
     A worker prints directly to the terminal, or to the running cell of a notebook. It leads a process group of its own,
     so Ctrl-C reaches only the coordinator. When the coordinator ends, the worker and all processes that it started end
@@ -76,6 +77,7 @@ class Worker(_core.Worker):
         shared_memory: bool = True,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -90,7 +92,7 @@ class Worker(_core.Worker):
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
         _check.text("name", name, "a str, or None")
         _check.boolean("shared_memory", shared_memory)
-        options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max)[1:])
+        options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max)[1:])
         _stop_import()
         _show_output()
         try:
@@ -122,9 +124,10 @@ class Worker(_core.Worker):
             from miniray import _supervised
 
             named: dict[str, Any] = {"name": name, "shared_memory": shared_memory, "spin_us": spin_us}
+            named.update(inbox_bytes_max=inbox_bytes_max, message_bytes_max=message_bytes_max)
             _supervised.supervise(
                 self,
-                lambda _: Worker(work_fn, codec, start, inbox_bytes_max=inbox_bytes_max, **named),
+                lambda _: Worker(work_fn, codec, start, **named),
                 restart,
                 on_restart,
             )
@@ -221,12 +224,13 @@ class RemoteWorker(Worker):
         env: Mapping[str, str] | None = None,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
     ) -> None:
         _check_restart(restart, on_restart)
         _stop_import()
-        options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
+        options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max, message_bytes_max)
         name, sent = _reference(work_fn)
         request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)
@@ -249,6 +253,7 @@ def create_remote_workers(
     env: Mapping[str, str] | None = None,
     spin_us: int | None = None,
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    message_bytes_max: int = _core.limits.message_bytes_max,
     restart: RestartPolicy | None = None,
     on_restart: Callable[[Any], Any] | None = None,
 ) -> list[RemoteWorker]:
@@ -259,7 +264,7 @@ def create_remote_workers(
     """
     _check_restart(restart, on_restart)
     _stop_import()
-    options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max)
+    options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max, message_bytes_max)
     name, sent = _reference(work_fn)
     wanted, what = _addresses(addresses), (name, _key(key), *options)
     made = [RemoteWorker._take_over(ready, sent) for ready in _core._connect(wanted, *what)]
@@ -286,10 +291,13 @@ def _was_it_called(work_fn: object) -> str:
     return ": pass the function itself, without calling it" if isinstance(work_fn, int | float | list | dict) else ""
 
 
-def _channel_options(codec: Any, spin_us: Any, inbox_bytes_max: Any) -> tuple[str, int | None, int]:
+def _channel_options(
+    codec: Any, spin_us: Any, inbox_bytes_max: Any, message_bytes_max: Any
+) -> tuple[str, int | None, int, int]:
     _check.text("codec", codec, 'a str, "msgpack" or "json"')
     spin_us = None if spin_us is None else _check.integer("spin_us", spin_us, 0, what="an int, or None")
-    return codec, spin_us, _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
+    inbox_bytes_max = _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
+    return codec, spin_us, inbox_bytes_max, _check.integer("message_bytes_max", message_bytes_max, 1)
 
 
 def _remote_options(connect_timeout_s: Any, unreachable_s: Any, env: Any, *options: Any) -> tuple[Any, ...]:

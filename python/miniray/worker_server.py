@@ -20,7 +20,8 @@ class WorkerServer(_core.WorkerServer):
 
     ``work_fn`` is a function, or its name ("module.function"), which is imported now. A connection may name another
     function. Port 0 stands for any free port; the attribute ``port`` has its number. At most ``num_workers`` workers
-    are alive at a time (None: no limit). Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
+    are alive at a time (None: no limit). They neither send nor receive messages of more than ``message_bytes_max``.
+    Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
     ~/.miniray/key, which is made on first use.
 
     A worker ends with its connection, and all workers end with the server.
@@ -34,6 +35,7 @@ class WorkerServer(_core.WorkerServer):
         num_workers: int | None = None,
         *,
         key: str | None = None,
+        message_bytes_max: int = _core.limits.message_bytes_max,
     ) -> None:
         from miniray.worker import _key, _show_output, _stop_import
 
@@ -48,7 +50,8 @@ class WorkerServer(_core.WorkerServer):
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
         if work is not None and not callable(work):
             raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work)}")
-        super().__init__(host, port, work, num_workers or 0, _key(key))
+        largest = _check.integer("message_bytes_max", message_bytes_max, 1)
+        super().__init__(host, port, work, num_workers or 0, _key(key), largest)
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m miniray.worker_server") -> None:
@@ -69,6 +72,9 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
     parser.add_argument("--port", type=int, default=10000, help="the port; 0: any free port (default: 10000)")
     parser.add_argument("--workers", type=int, default=None, help="the most workers at a time (default: no limit)")
     parser.add_argument("--work-fn", help="module.function; without it, connections must name the function to run")
+    parser.add_argument(
+        "--message-bytes-max", type=int, default=None, help="the largest message of a worker, in bytes (default: 64 GiB)"
+    )
     options = parser.parse_args(arguments)
     sys.path.insert(0, os.getcwd())
 
@@ -79,7 +85,8 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
     try:
         if options.work_fn is not None:
             _import_or_explain(options.work_fn)
-        server = WorkerServer(options.host, options.port, options.work_fn, options.workers)
+        limit = {} if options.message_bytes_max is None else {"message_bytes_max": options.message_bytes_max}
+        server = WorkerServer(options.host, options.port, options.work_fn, options.workers, **limit)
         work = options.work_fn or "what connections ask for"
         print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers", flush=True)
         server.serve_forever()

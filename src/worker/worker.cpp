@@ -29,6 +29,7 @@ ChannelOptions channel_options(const WorkerOptions& options, std::string peer) {
   channel.shared_memory = options.shared_memory;
   channel.spin_us = options.spin_us;
   channel.inbox_bytes_max = options.inbox_bytes_max;
+  channel.message_bytes_max = options.message_bytes_max;
   channel.on_interrupt = options.on_interrupt;
   return channel;
 }
@@ -46,6 +47,7 @@ Worker::State::State(std::string worker_name, const WorkerOptions& options, Fd s
       process_(std::move(process)),
       channel_([&] {
         ChannelOptions channel = channel_options(options, name);
+        channel.peer_is_worker = true;
         channel.peer_is_gone = [asked = process_.get()] { return asked->is_gone(); };
         return Channel(socket.release(), std::move(channel));
       }()),
@@ -71,7 +73,8 @@ Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions opti
   auto process = LocalProcess::spawn(command, keep, [&](int lifeline, int crash_file) {
     return "MINIRAY_SPAWNED=" + std::to_string(keep[0]) + "," + std::to_string(lifeline) + "," +
            std::to_string(crash_file) + "," + std::to_string(getpid()) + "," + (options.shared_memory ? "1," : "0,") +
-           name_of(options.codec);
+           name_of(options.codec) + "," + std::to_string(options.inbox_bytes_max) + "," +
+           std::to_string(options.message_bytes_max);
   });
   const std::string name = local_name(process->pid(), options);
   return Worker(std::make_unique<State>(name, options, std::move(here), std::move(process)));
