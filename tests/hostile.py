@@ -203,9 +203,13 @@ ATTACKS: dict[str, Attack] = {
     "a body of two values": _reply(VALUE, b"\xc0\xc0"),
     "no body": _reply(VALUE, b""),
     "an impossible shape": _reply(VALUE, _array("array", "float64", 1 << 62, 1 << 62, 0), entries=[(0, 0)]),
-    "an impossible shape of a tensor": _reply(VALUE, _array("tensor", "float64", 1 << 62, 1 << 62, 0), entries=[(0, 0)]),
+    "an impossible shape of a tensor": _reply(
+        VALUE, _array("tensor", "float64", 1 << 62, 1 << 62, 0), entries=[(0, 0)]
+    ),
     "64 dimensions": _reply(VALUE, _array("array", "uint8", *[1] * 64), entries=[(1, 0)], buffers=b"x"),
-    "an array larger than its buffer": _reply(VALUE, _array("array", "float64", 9), entries=[(8, 0)], buffers=b"12345678"),
+    "an array larger than its buffer": _reply(
+        VALUE, _array("array", "float64", 9), entries=[(8, 0)], buffers=b"12345678"
+    ),
     "a buffer without a reference": _reply(VALUE, None, entries=[(1, 0)], buffers=b"x"),
     "a reference without a buffer": _reply(VALUE, {"$bytes": None}),
     "deep nesting": _reply(VALUE, DEEP),
@@ -236,7 +240,9 @@ ATTACKS: dict[str, Attack] = {
         UNKNOWN, {"type": "E", "message": "m", "traceback": "t", "missing": ["a"]}
     ),
     "a pickle that is none": _reply(PICKLE, {"pickle": 7}),
-    "a pickle that is cut short": _reply(PICKLE, {"pickle": {"$bytes": None}, "buffers": []}, entries=[(2, 0)], buffers=b"\x80\x04"),
+    "a pickle that is cut short": _reply(
+        PICKLE, {"pickle": {"$bytes": None}, "buffers": []}, entries=[(2, 0)], buffers=b"\x80\x04"
+    ),
     "dropped, without a reason": _reply(DROPPED, None),
     "a verb that there is not": _reply(77, None),
     "a negative time": _reply(VALUE, None, time_ns=-(1 << 63)),

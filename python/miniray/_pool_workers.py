@@ -75,9 +75,7 @@ class LocalWorkers(WorkerSource):
 
     _snapshot: Any = None
 
-    def __init__(
-        self, count: int, start: str, resources: Mapping[str, Any] | None, message_bytes_max: int
-    ) -> None:
+    def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None, message_bytes_max: int) -> None:
         self._message_bytes_max = message_bytes_max
         self._count = count
         # A wait may spin only where that takes no core from a task.
@@ -117,9 +115,7 @@ class LocalWorkers(WorkerSource):
         return self._connect(1)[0]
 
     def _connect(self, count: int) -> list[Any]:
-        return _core._connect_to_fork_server(
-            count, self._socket, self._key, self._spin_us, self._message_bytes_max
-        )
+        return _core._connect_to_fork_server(count, self._socket, self._key, self._spin_us, self._message_bytes_max)
 
     def snapshots(self) -> tuple[list[Any], bool]:
         return ([self._snapshot], True) if self._snapshot is not None else ([], False)

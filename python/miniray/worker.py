@@ -92,7 +92,12 @@ class Worker(_core.Worker):
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
         _check.text("name", name, "a str, or None")
         _check.boolean("shared_memory", shared_memory)
-        options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max)[1:])
+        options = (
+            name,
+            codec,
+            shared_memory,
+            *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max)[1:],
+        )
         _stop_import()
         _show_output()
         try:
@@ -230,7 +235,9 @@ class RemoteWorker(Worker):
     ) -> None:
         _check_restart(restart, on_restart)
         _stop_import()
-        options = _remote_options(connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max, message_bytes_max)
+        options = _remote_options(
+            connect_timeout_s, unreachable_s, env, codec, spin_us, inbox_bytes_max, message_bytes_max
+        )
         name, sent = _reference(work_fn)
         request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)

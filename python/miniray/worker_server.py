@@ -73,7 +73,10 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
     parser.add_argument("--workers", type=int, default=None, help="the most workers at a time (default: no limit)")
     parser.add_argument("--work-fn", help="module.function; without it, connections must name the function to run")
     parser.add_argument(
-        "--message-bytes-max", type=int, default=None, help="the largest message of a worker, in bytes (default: 64 GiB)"
+        "--message-bytes-max",
+        type=int,
+        default=None,
+        help="the largest message of a worker, in bytes (default: 64 GiB)",
     )
     options = parser.parse_args(arguments)
     sys.path.insert(0, os.getcwd())

@@ -270,7 +270,7 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
 
 // Reads what the kernel still has of a peer that has ended. A child of the peer may hold the socket, and write on.
 void Channel::State::read_rest() {
-  for (int reads = 0; reads < limits::late_reads_max && !ended_ && !inbox_is_full(); ++reads)
+  for (int reads = 0; reads < limits::last_reads_max && !ended_ && !inbox_is_full(); ++reads)
     if (!fill(system::Block::no)) return;
 }
 

@@ -84,6 +84,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
   if (member.state == Member::State::ending) return;  // it must not become ready again
   const CallReply said = parse_reply(reply);
   if (said.verb == ReplyVerb::unknown) {
+    check_missing(member, said);
     Task task = *options_.initializer;
     task.definitions_given = member.preparing_since;
     std::int64_t waits_for = 0;
@@ -311,6 +312,13 @@ void TaskEngine::check_reply(Member& member, const Message& reply, ReplyVerb ver
           std::to_string(limits::unknown_reply_bytes_max));
 }
 
+void TaskEngine::check_missing(const Member& member, const CallReply& said) {
+  for (const std::int64_t number : said.missing)
+    if (!member.was_told(number))
+      throw ProtocolError(member.worker().name() + " lacks the definition " + std::to_string(number) +
+                          ", which it was never told of");
+}
+
 void TaskEngine::on_reply(Member& member, Message reply) {
   const ReplyVerb verb = reply_verb(reply);
   const std::int64_t number = reply.head.number;
@@ -320,7 +328,10 @@ void TaskEngine::on_reply(Member& member, Message reply) {
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
   if (member.state != Member::State::ending) check_reply(member, reply, verb);
   CallReply said;
-  if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // it may throw, so it comes before the task is taken
+  if (verb == ReplyVerb::unknown) {  // these may throw, so they come before the task is taken
+    said = parse_reply(reply);
+    check_missing(member, said);
+  }
   std::optional<Task> task = member.take(number);
   if (member.task_count() == 0) give_back_resources(member);
   if (!task || number == member.condemned) return;  // its outcome was reported already
@@ -336,10 +347,6 @@ void TaskEngine::on_reply(Member& member, Message reply) {
 bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& reply, std::int64_t& waits_for) {
   std::vector<std::int64_t> missing = reply.missing;
   const bool failed = reply.missing_failed;
-  for (const std::int64_t number : missing)
-    if (!member.was_told(number))
-      throw ProtocolError(member.worker().name() + " lacks the definition " + std::to_string(number) +
-                          ", which it was never told of");
   if (missing.empty() && task.function) missing.push_back(task.function->number);
   try {
     for (const std::int64_t number : missing)  // it answers no call while it misses something

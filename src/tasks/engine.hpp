@@ -106,6 +106,7 @@ class TaskEngine {
   /// Takes all replies of a worker that have arrived. Returns false if the worker is gone, and was removed.
   bool receive_from(Members::iterator member);
   void on_reply(Member& member, Message reply);
+  static void check_missing(const Member& member, const CallReply& said);
   static void check_reply(Member& member, const Message& reply, ReplyVerb verb);
   void prepared(Member& member, const Message& reply);
   /// Asks for the values of definitions that a worker does not know by their names. Returns true if the task can be

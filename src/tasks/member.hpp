@@ -62,8 +62,10 @@ class Member {
   [[nodiscard]] Task take_waiting(std::int64_t number);
   /// Returns the task that is here under this number; nullptr if there is none.
   [[nodiscard]] const Task* find(std::int64_t number) const;
-  /// Returns whether a caller that used the worker before this pool may have made the call.
-  [[nodiscard]] bool was_called_before(std::int64_t number) const { return number > 0 && number < first_number_; }
+  /// Returns whether a reply may be to a caller that used the worker before this pool. Each call has one reply.
+  [[nodiscard]] bool was_called_before(std::int64_t number) {
+    return number > 0 && number < first_number_ && ++late_replies_ < first_number_;
+  }
   /// Returns whether the worker was told of the function, now or before.
   [[nodiscard]] bool was_told(std::int64_t function) const { return function > 0 && function <= last_told_; }
   /// Returns whether the worker has the function, as far as is known.
@@ -115,6 +117,7 @@ class Member {
   bool holds_up_ = false;
   std::multiset<std::int64_t> taken_back_;
   const std::int64_t first_number_ = next_call_number();
+  std::int64_t late_replies_ = 0;                // to calls of earlier users
   std::int64_t last_told_ = 0;                   // the highest number of a function
   std::map<std::int64_t, std::int64_t> known_;   // functions and their revisions
   std::deque<std::int64_t> known_order_;         // functions, the oldest first; what they need is not dropped

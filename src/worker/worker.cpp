@@ -207,10 +207,22 @@ void Worker::State::print_unreported_end() {
 // Closes the sending direction only: the worker's messages are still read, because its failure may be on its way.
 void Worker::State::end() {
   if (generation_ != process_generation() || channel_.closed() || arrived_at_end_) return;
-  channel_.pump();
+  try {
+    channel_.pump();
+  } catch (const UsageError&) {  // another thread is using the channel
+    throw;
+  } catch (const Error&) {  // the worker has sent what cannot be read. It ends all the same
+    channel_.close();
+  }
   ended_by_itself_ = channel_.ended() || has_sent_its_end();
   arrived_at_end_ = channel_.arrived();
-  channel_.end();
+  try {
+    channel_.end();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+    channel_.close();
+  }
 }
 
 bool Worker::State::has_sent_its_end() const {
