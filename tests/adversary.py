@@ -1,5 +1,5 @@
-"""A peer with the key that does anything, from a seed: what it sends is right, wrong, mutated, late, twice, out of order,
-too much or cut short. The same seed does the same again."""
+"""A peer with the key that does anything, from a seed: what it sends is right, wrong, mutated, late, twice, out of
+order, too much or cut short. The same seed does the same again."""
 
 from __future__ import annotations
 

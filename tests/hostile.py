@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from json_client import ENTRY, HEAD
+
 from miniray import _core
 
 CALL_HEAD = struct.Struct("<qqB7x")  # number, time, verb

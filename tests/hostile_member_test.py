@@ -192,7 +192,7 @@ def test_message_bytes_max_limits_both_directions() -> None:
         handle.recv()
 
     with Worker(large, message_bytes_max=1_000_000) as worker:
-        with pytest.raises(MessageTooLarge, match="worker .* announced a message of more than 1000000 bytes"):
+        with pytest.raises(MessageTooLarge, match=r"worker .* announced a message of more than 1000000 bytes"):
             worker.recv()
         worker.kill()
 
@@ -213,7 +213,7 @@ def test_message_bytes_max_of_a_server_and_of_a_remote_worker(start_server: Any)
         worker.send("x" * 4000)
         assert len(worker.recv()) == 4000
         worker.send("x" * 6000)
-        with pytest.raises(WorkerError, match="announced a message .*; the limit is 5000"):
+        with pytest.raises(WorkerError, match=r"announced a message .*; the limit is 5000"):
             worker.recv()
     with server.connect(message_bytes_max=1000) as worker, pytest.raises(MessageTooLarge, match="limits are 1000"):
         worker.send("x" * 2000)

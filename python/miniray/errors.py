@@ -28,8 +28,8 @@ class MessageTooLarge(MiniRayError, ValueError):
 
 
 class InboxFull(MiniRayError, RuntimeError):
-    """More arrived than the inbox may hold: during a send, or in the other lane (replies, while you wait for a message; or
-    messages, while you wait for a reply). Receive what has arrived first."""
+    """More arrived than the inbox may hold: during a send; or replies while you wait for a message, or messages while
+    you wait for a reply. Receive what has arrived first."""
 
 
 class ProtocolError(MiniRayError, ConnectionError):
