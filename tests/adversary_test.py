@@ -46,7 +46,10 @@ def in_calls(seed: int) -> None:
     with Worker() as honest:
         honest.register(square)
         liar = Worker(adversary.work(seed), inbox_bytes_max=1 << 22, shared_memory=seed % 2 == 0)
-        futures = [liar.call_async("f", number) for number in range(6)]
+        futures = []
+        for number in range(6):
+            with suppress(Exception):  # the call itself may find what the liar has sent
+                futures.append(liar.call_async("f", number))
         for future in futures:
             try:
                 future.result(timeout=0.05)

@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import hostile
 import pytest
 from hostile import ATTACKS, REPLY, VALUE, Peer, frame, working
+from waiting import until
 
 import miniray
-from miniray import InboxFull, MessageTooLarge, Pool, ProtocolError, Worker, WorkerDied, WorkerError, wait_any
+from miniray import InboxFull, MessageTooLarge, Pool, ProtocolError, Worker, WorkerDied, wait_any
 
 SETTLED_S = 60.0
 
@@ -28,7 +30,8 @@ def liar() -> Iterator[Callable[..., Worker]]:
     made: list[Worker] = []
 
     def make(attack: hostile.Attack, **options: Any) -> Worker:
-        made.append(Worker(working(attack), **options))
+        # It reads no ring, in which its calls would come from the ninth on.
+        made.append(Worker(working(attack), shared_memory=False, **options))
         return made[-1]
 
     yield make
@@ -43,9 +46,6 @@ def test_a_pool_survives_a_member_that_sends(name: str, liar: Callable[..., Work
     with Pool([liar(ATTACKS[name], inbox_bytes_max=1 << 24), Worker()]) as pool:
         futures = [pool.submit(square, number) for number in range(6)]
         outcomes = [future.exception(SETTLED_S) for future in futures]
-        results = [future.result() for future, error in zip(futures, outcomes, strict=True) if error is None]
-        honest = [result for result in results if isinstance(result, int)]
-        assert set(honest) & {square(number) for number in range(6)}, outcomes
         for error in outcomes:
             assert error is None or isinstance(error, Exception)
         try:
@@ -54,6 +54,13 @@ def test_a_pool_survives_a_member_that_sends(name: str, liar: Callable[..., Work
             raise
         except Exception:
             pass  # of an item that the liar had
+
+        def the_other_answers() -> bool:
+            """The liar may be quick, and get a task of its own each time."""
+            pair = [pool.submit(square, 7) for _ in range(2)]
+            return any(one.exception(SETTLED_S) is None and one.result() == 49 for one in pair)
+
+        until(the_other_answers)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,10 @@ def test_a_map_with_values_of_the_wrong_length_says_so(liar: Callable[..., Worke
         "values that are null",
         "values of one part",
     ):
-        with Pool([liar(ATTACKS[name])]) as pool, pytest.raises(ProtocolError, match="answered a map of 1 items with"):
+        with (
+            Pool([liar(ATTACKS[name])]) as pool,
+            pytest.raises(ProtocolError, match=r"answered a map of 1 items with|in place of a pickle"),
+        ):
             list(pool.map(square, [1], timeout=SETTLED_S))
 
 
@@ -105,7 +115,10 @@ def test_a_reply_that_cannot_be_read_is_counted_as_failed(liar: Callable[..., Wo
 @pytest.mark.parametrize("name", ATTACKS)
 def test_calls_of_a_worker_that_sends(name: str, liar: Callable[..., Worker]) -> None:
     worker = liar(ATTACKS[name], inbox_bytes_max=1 << 24)
-    futures = [worker.call_async("f", number) for number in range(3)]
+    futures = []
+    for number in range(3):
+        with suppress(miniray.MiniRayError):  # the call itself may find what the worker has sent
+            futures.append(worker.call_async("f", number))
     for future in futures:
         try:
             future.result(timeout=0.2)
@@ -213,8 +226,9 @@ def test_message_bytes_max_of_a_server_and_of_a_remote_worker(start_server: Any)
         worker.send("x" * 4000)
         assert len(worker.recv()) == 4000
         worker.send("x" * 6000)
-        with pytest.raises(WorkerError, match=r"announced a message .*; the limit is 5000"):
+        with pytest.raises(WorkerDied):  # its channel is gone, so only its standard error can say why
             worker.recv()
+    until(lambda: "; the limit is 5000" in server.log)
     with server.connect(message_bytes_max=1000) as worker, pytest.raises(MessageTooLarge, match="limits are 1000"):
         worker.send("x" * 2000)
 
