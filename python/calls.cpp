@@ -265,21 +265,19 @@ nb::object make_future(nb::handle worker, nb::handle name, std::int64_t number) 
   return made;
 }
 
-// Returns the Python exception for a C++ one.
-nb::object raised_by(const std::exception_ptr& thrown) {
-  try {
-    nb::cpp_function([&] { std::rethrow_exception(thrown); })();
-  } catch (nb::python_error& raised) {
-    return nb::borrow(raised.value());
-  }
-  return nb::none();
-}
-
 // Gives a CallFuture the outcome of its call.
 class FutureSettler : public CallSettler {
  public:
   explicit FutureSettler(nb::object future) : future_(std::move(future)) {}
-  void on_reply(const Message& reply) override { finish(future_class().reply, object_of(reply)); }
+  void on_reply(const Message& reply) override {
+    nb::object read;
+    try {
+      read = object_of(reply);
+    } catch (...) {  // the reply may be anything; the future has to be done all the same
+      return on_failure(std::current_exception());
+    }
+    finish(future_class().reply, read);
+  }
   void on_failure(const std::exception_ptr& why) override { finish(future_class().exception, raised_by(why)); }
 
  private:
@@ -355,6 +353,15 @@ nb::object call_async(nb::handle self, nb::args arguments, nb::kwargs keywords) 
 }
 
 }  // namespace
+
+nb::object raised_by(const std::exception_ptr& thrown) {
+  try {
+    nb::cpp_function([&] { std::rethrow_exception(thrown); })();
+  } catch (nb::python_error& raised) {
+    return nb::borrow(raised.value());
+  }
+  return nb::none();
+}
 
 void answer_calls(Handle& handle) {
   const std::shared_ptr<PythonCallee> callee(new PythonCallee(handle), [](PythonCallee* held) {

@@ -1,6 +1,7 @@
 // Encodes calls and replies of Python so that objects arrive just as they were.
 #pragma once
 
+#include <exception>
 #include <functional>
 
 #include "interop.hpp"
@@ -22,6 +23,9 @@ struct PickledParts {
 [[nodiscard]] std::unique_ptr<EncodedObject> encode_parts(nb::list parts, PickledParts pickled, const Packer& pack,
                                                           nb::object* needs = nullptr);
 inline constexpr PickledParts of_call{1, 3}, of_create{2, 4}, of_map{1, 2}, of_values{0, 1};
+
+/// Returns the Python exception for a C++ one.
+[[nodiscard]] nb::object raised_by(const std::exception_ptr& thrown);
 
 /// Has a worker's handle answer calls.
 void answer_calls(Handle& handle);

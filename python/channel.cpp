@@ -15,18 +15,19 @@ void bind_channel(nb::module_& module) {
   channel.def(
       "__init__",
       [](Channel* self, int socket, const std::string& codec, std::string peer, bool shared_memory,
-         std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+         std::optional<int> spin_us, std::uint64_t inbox_bytes_max, std::uint64_t message_bytes_max) {
         ChannelOptions options;
         options.peer = std::move(peer);
         options.codec = parse_codec(codec);
         options.shared_memory = shared_memory;
         options.spin_us = spin_us;
         options.inbox_bytes_max = inbox_bytes_max;
+        options.message_bytes_max = message_bytes_max;
         options.on_interrupt = check_signals;
         new (self) Channel(socket, std::move(options));
       },
       "socket"_a, "codec"_a = "msgpack", "peer"_a = "peer", "shared_memory"_a = true, "spin_us"_a = nb::none(),
-      "inbox_bytes_max"_a = limits::inbox_bytes_max,
+      "inbox_bytes_max"_a = limits::inbox_bytes_max, "message_bytes_max"_a = limits::message_bytes_max,
       "Takes ownership of a descriptor: pass sock.detach(). `peer` is the name of the other side in errors.");
   bind_conversation(channel);
   channel

@@ -32,7 +32,8 @@ NodeConfig node_config(const Node& node) {
 
 ClusterOptions cluster_options(bool ship_code, bool tunnel, std::optional<bool> encrypt, const std::string& output,
                                bool progress, double start_timeout_s, double unreachable_s, const std::string& codec,
-                               std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+                               std::optional<int> spin_us, std::uint64_t inbox_bytes_max,
+                               std::uint64_t message_bytes_max) {
   ClusterOptions options;
   options.ship_code = ship_code;
   options.tunnel = tunnel;
@@ -41,7 +42,7 @@ ClusterOptions cluster_options(bool ship_code, bool tunnel, std::optional<bool> 
   options.progress = progress;
   options.start_timeout_s = start_timeout_s;
   options.unreachable_s = unreachable_s;
-  options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max);
+  options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max, message_bytes_max);
   return options;
 }
 
@@ -59,7 +60,7 @@ int serve_stdio_for_python() {
 
 // The options that miniray/cluster.py passes to Cluster and to _check, as a tuple.
 using Options = std::tuple<bool, bool, std::optional<bool>, std::string, bool, double, double, std::string,
-                           std::optional<int>, std::uint64_t>;
+                           std::optional<int>, std::uint64_t, std::uint64_t>;
 
 ClusterOptions all_options(const std::string& python, const std::vector<std::string>& attendant,
                            const std::string& program, const Options& given) {

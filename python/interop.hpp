@@ -44,7 +44,8 @@ using PolicyFields = std::tuple<int, double, double, double>;
 ForkOptions fork_options();
 /// Returns the options of a worker that Python code starts or connects to.
 WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
-                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max);
+                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max,
+                             std::uint64_t message_bytes_max);
 
 void bind_errors(nb::module_& module);
 void bind_interrupts(nb::module_& module);

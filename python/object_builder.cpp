@@ -4,6 +4,7 @@
 #include <array>
 
 #include "miniray/channel.hpp"
+#include "miniray/error.hpp"
 #include "wire/json_reader.hpp"
 #include "wire/msgpack_reader.hpp"
 
@@ -148,10 +149,16 @@ nb::object ObjectBuilder::finish() {
 
 nb::object decode_object(const Message& message) {
   ObjectBuilder builder(message);
-  if (message.codec == Codec::json)
-    read_json(message.body, builder);
-  else
-    read_msgpack(message.body, builder);
+  try {
+    if (message.codec == Codec::json)
+      read_json(message.body, builder);
+    else
+      read_msgpack(message.body, builder);
+  } catch (nb::python_error& raised) {  // numpy or torch refuses what a peer may have made up, such as 64 dimensions
+    if (!raised.matches(PyExc_ValueError) && !raised.matches(PyExc_TypeError) && !raised.matches(PyExc_RuntimeError))
+      throw;
+    throw ProtocolError(std::string("a message has a part that no object here can hold: ") + raised.what());
+  }
   return builder.finish();
 }
 

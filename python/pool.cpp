@@ -141,6 +141,22 @@ nb::tuple object_of(TaskOutcome& outcome) {
   return nb::make_tuple(owner, kind, what, outcome.worker, 0, nb::cast(TaskHandle{std::move(outcome.task), again}));
 }
 
+// The same for a reply that a worker may have made up. If it cannot be read, the kind is "unreadable", and `what` is
+// the exception that says why: one reply must not keep the other outcomes from their futures.
+nb::tuple readable_object_of(TaskOutcome& outcome, Tally& tally) {
+  nb::handle owner(static_cast<PyObject*>(outcome.task.owner));
+  owner.inc_ref();  // object_of() takes its reference, and may then throw
+  const nb::object kept = nb::steal(owner);
+  try {
+    return object_of(outcome);
+  } catch (...) {
+    const nb::object why = raised_by(std::current_exception());
+    const nb::object worker = text(outcome.worker);
+    if (ending_of(outcome) == Ending::done && !outcome.task.of_map) tally.count_unreadable();
+    return nb::make_tuple(kept, "unreadable", why, worker, 0, nb::none());
+  }
+}
+
 // A task driver whose tasks are Python calls, and whose tasks' owners are Python objects. In what it takes, `needs` is
 // a NeedsHandle or None, and `pack` is a function that pickles what messages cannot say.
 class PoolCore : public TaskDriver {
@@ -214,7 +230,7 @@ class PoolCore : public TaskDriver {
     }
     if (!news) return nb::none();
     nb::list outcomes, tickets, unknown;
-    for (TaskOutcome& outcome : news->outcomes) outcomes.append(object_of(outcome));
+    for (TaskOutcome& outcome : news->outcomes) outcomes.append(readable_object_of(outcome, tally()));
     for (std::shared_ptr<Ticket>& ticket : news->tickets) tickets.append(nb::cast(TicketHandle{std::move(ticket)}));
     for (const std::int64_t number : news->unknown_functions) unknown.append(number);
     return nb::make_tuple(outcomes, tickets, unknown, news->noted);
@@ -284,10 +300,11 @@ void bind_handles(nb::module_& module) {
           "program", [] { return SourceHandle{program_source()}; }, "The program makes them.")
       .def_static(
           "server",
-          [](const std::string& socket, const KeyHandle& key, std::optional<int> spin_us) {
-            return SourceHandle{server_source(fork_server_address(socket, key.key, spin_us))};
+          [](const std::string& socket, const KeyHandle& key, std::optional<int> spin_us,
+             std::uint64_t message_bytes_max) {
+            return SourceHandle{server_source(fork_server_address(socket, key.key, spin_us, message_bytes_max))};
           },
-          "socket"_a, "key"_a, "spin_us"_a.none(), "A server of this machine forks them.")
+          "socket"_a, "key"_a, "spin_us"_a.none(), "message_bytes_max"_a, "A server of this machine forks them.")
       .def_static(
           "cluster",
           [](nb::object cluster) { return SourceHandle{cluster_source(nb::cast<Cluster&>(cluster)), cluster}; },
@@ -376,6 +393,8 @@ void bind_driver(nb::module_& module) {
             return all;
           },
           nb::call_guard<nb::gil_scoped_release>(), "name, node, pid, state, tasks")
+      .def(
+          "break_down", [](TaskDriver& self, const std::string& why) { self.break_down(why); }, "why"_a)
       .def("count_unreadable", [](TaskDriver& self) { self.tally().count_unreadable(); })
       .def("nudge", &TaskDriver::nudge)
       .def("is_running", &TaskDriver::is_running, "number"_a, nb::call_guard<nb::gil_scoped_release>())

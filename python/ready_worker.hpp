@@ -16,7 +16,7 @@ struct ReadyWorker {
 
 /// A server of this machine that forks a pool's workers.
 [[nodiscard]] RemoteAddress fork_server_address(const std::string& socket, std::shared_ptr<const Key> key,
-                                                std::optional<int> spin_us);
+                                                std::optional<int> spin_us, std::uint64_t message_bytes_max);
 
 [[nodiscard]] nb::list wrap_ready(std::vector<Worker> workers);
 

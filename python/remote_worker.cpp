@@ -16,7 +16,7 @@ namespace {
 RemoteOptions remote_options(const std::string& work_fn, std::shared_ptr<const Key> key, double connect_timeout_s,
                              double unreachable_s, std::map<std::string, std::string> environment,
                              std::optional<bool> encrypt, const std::string& codec, std::optional<int> spin_us,
-                             std::uint64_t inbox_bytes_max) {
+                             std::uint64_t inbox_bytes_max, std::uint64_t message_bytes_max) {
   RemoteOptions options;
   options.work_fn = work_fn;
   options.own_key = std::move(key);
@@ -24,7 +24,7 @@ RemoteOptions remote_options(const std::string& work_fn, std::shared_ptr<const K
   options.unreachable_s = unreachable_s;
   options.environment = std::move(environment);
   options.encrypt = encrypt;
-  options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max);
+  options.worker = worker_options("", codec, false, spin_us, inbox_bytes_max, message_bytes_max);
   return options;
 }
 
@@ -40,9 +40,11 @@ void bind_remote_worker(nb::module_& module) {
       "_connect",
       [](const Addresses& addresses, const std::string& work_fn, nb::handle key, double connect_timeout_s,
          double unreachable_s, std::map<std::string, std::string> environment, std::optional<bool> encrypt,
-         const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
-        const RemoteOptions options = remote_options(work_fn, key_from(key), connect_timeout_s, unreachable_s,
-                                                     std::move(environment), encrypt, codec, spin_us, inbox_bytes_max);
+         const std::string& codec, std::optional<int> spin_us, std::uint64_t inbox_bytes_max,
+         std::uint64_t message_bytes_max) {
+        const RemoteOptions options =
+            remote_options(work_fn, key_from(key), connect_timeout_s, unreachable_s, std::move(environment), encrypt,
+                           codec, spin_us, inbox_bytes_max, message_bytes_max);
         std::vector<RemoteAddress> all;
         all.reserve(addresses.size());
         for (const auto& [host, port] : addresses) all.push_back({host, port, options, {}, {}});
@@ -54,14 +56,15 @@ void bind_remote_worker(nb::module_& module) {
         return wrap_ready(std::move(workers));
       },
       "addresses"_a, "work_fn"_a, "key"_a, "connect_timeout_s"_a, "unreachable_s"_a, "environment"_a,
-      "encrypt"_a.none(), "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
+      "encrypt"_a.none(), "codec"_a, "spin_us"_a.none(), "inbox_bytes_max"_a, "message_bytes_max"_a,
       nb::sig("def _connect(addresses: list[tuple[str, int]], work_fn: str, key: str | _Key, connect_timeout_s: float, "
               "unreachable_s: float, environment: dict[str, str], encrypt: bool | None, codec: str, spin_us: int | "
-              "None, inbox_bytes_max: int) -> list[_ReadyWorker]"));
+              "None, inbox_bytes_max: int, message_bytes_max: int) -> list[_ReadyWorker]"));
   module.def(
       "_connect_to_fork_server",
-      [](std::size_t count, const std::string& socket, const KeyHandle& key, std::optional<int> spin_us) {
-        const std::vector<RemoteAddress> all(count, fork_server_address(socket, key.key, spin_us));
+      [](std::size_t count, const std::string& socket, const KeyHandle& key, std::optional<int> spin_us,
+         std::uint64_t message_bytes_max) {
+        const std::vector<RemoteAddress> all(count, fork_server_address(socket, key.key, spin_us, message_bytes_max));
         std::vector<Worker> workers;
         {
           const nb::gil_scoped_release released;
@@ -69,16 +72,16 @@ void bind_remote_worker(nb::module_& module) {
         }
         return wrap_ready(std::move(workers));
       },
-      "count"_a, "socket"_a, "key"_a, "spin_us"_a.none(),
-      nb::sig("def _connect_to_fork_server(count: int, socket: str, key: _Key, spin_us: int | None) -> "
-              "list[_ReadyWorker]"));
+      "count"_a, "socket"_a, "key"_a, "spin_us"_a.none(), "message_bytes_max"_a,
+      nb::sig("def _connect_to_fork_server(count: int, socket: str, key: _Key, spin_us: int | None, "
+              "message_bytes_max: int) -> list[_ReadyWorker]"));
 }
 
-RemoteAddress fork_server_address(const std::string& socket, std::shared_ptr<const Key> key,
-                                  std::optional<int> spin_us) {
+RemoteAddress fork_server_address(const std::string& socket, std::shared_ptr<const Key> key, std::optional<int> spin_us,
+                                  std::uint64_t message_bytes_max) {
   RemoteOptions options =
       remote_options("", std::move(key), limits::connect_timeout_ms / 1000.0, limits::unreachable_ms / 1000.0, {}, {},
-                     "msgpack", spin_us, limits::inbox_bytes_max);
+                     "msgpack", spin_us, limits::inbox_bytes_max, message_bytes_max);
   options.same_machine = true;
   return {socket, 0, std::move(options), "localhost", {}};
 }

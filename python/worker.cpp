@@ -63,13 +63,15 @@ ForkOptions fork_options() {
 }
 
 WorkerOptions worker_options(const std::string& name, const std::string& codec, bool shared_memory,
-                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+                             std::optional<int> spin_us, std::uint64_t inbox_bytes_max,
+                             std::uint64_t message_bytes_max) {
   WorkerOptions options;
   options.name = name;
   options.codec = parse_codec(codec);
   options.shared_memory = shared_memory;
   options.spin_us = spin_us;
   options.inbox_bytes_max = inbox_bytes_max;
+  options.message_bytes_max = message_bytes_max;
   options.on_interrupt = check_signals;
   options.fork = fork_options();
   watch_interrupts();
@@ -154,21 +156,24 @@ void bind_worker(nb::module_& module) {
       .def(
           "__init__",
           [](Worker* self, nb::callable work, const std::string& name, const std::string& codec, bool shared_memory,
-             std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
+             std::optional<int> spin_us, std::uint64_t inbox_bytes_max, std::uint64_t message_bytes_max) {
             new (self) Worker(as_work_function(std::move(work)),
-                              worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max));
+                              worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max, message_bytes_max));
           },
           "work"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
+          "message_bytes_max"_a,
           nb::sig("def __init__(self, work: collections.abc.Callable[[Handle], typing.Any], name: str, codec: str, "
-                  "shared_memory: bool, spin_us: int | None, inbox_bytes_max: int) -> None"))
+                  "shared_memory: bool, spin_us: int | None, inbox_bytes_max: int, message_bytes_max: int) -> None"))
       .def(
           "__init__",
           [](Worker* self, const std::vector<std::string>& command, const std::string& name, const std::string& codec,
-             bool shared_memory, std::optional<int> spin_us, std::uint64_t inbox_bytes_max) {
-            new (self)
-                Worker(Worker::spawn(command, worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max)));
+             bool shared_memory, std::optional<int> spin_us, std::uint64_t inbox_bytes_max,
+             std::uint64_t message_bytes_max) {
+            new (self) Worker(Worker::spawn(
+                command, worker_options(name, codec, shared_memory, spin_us, inbox_bytes_max, message_bytes_max)));
           },
-          "command"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a)
+          "command"_a, "name"_a, "codec"_a, "shared_memory"_a, "spin_us"_a.none(), "inbox_bytes_max"_a,
+          "message_bytes_max"_a)
       .def(
           "__init__", [](Worker* self, ReadyWorker& ready) { new (self) Worker(std::move(*ready.worker)); }, "ready"_a,
           nb::sig("def __init__(self, ready: _ReadyWorker) -> None"));

@@ -84,20 +84,22 @@ void bind_worker_server(nb::module_& module) {
       .def(
           "__init__",
           [](WorkerServer* self, const std::string& host, int port, nb::object work, std::size_t num_workers,
-             nb::handle key, std::optional<bool> encrypt, bool pickle) {
+             nb::handle key, std::uint64_t message_bytes_max, std::optional<bool> encrypt, bool pickle) {
             WorkerServerOptions options;
             options.encrypt = encrypt;
             options.num_workers = num_workers;
             options.own_key = key_from(key);
+            options.message_bytes_max = message_bytes_max;
             set_server_options(options, pickle);
             WorkFunction function;
             if (!work.is_none()) function = as_work_function(nb::cast<nb::callable>(work));
             new (self) WorkerServer(host, port, std::move(function), std::move(options));
           },
-          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a, "encrypt"_a.none() = nb::none(),
-          "pickle"_a = true,
+          "host"_a, "port"_a, "work"_a.none(), "num_workers"_a, "key"_a,
+          "message_bytes_max"_a = limits::message_bytes_max, "encrypt"_a.none() = nb::none(), "pickle"_a = true,
           nb::sig("def __init__(self, host: str, port: int, work: collections.abc.Callable[[Handle], typing.Any] | "
-                  "None, num_workers: int, key: str | _Key, encrypt: bool | None = None, pickle: bool = True) -> None"))
+                  "None, num_workers: int, key: str | _Key, message_bytes_max: int = ..., encrypt: bool | None = None, "
+                  "pickle: bool = True) -> None"))
       .def(
           "serve_forever", &WorkerServer::serve_forever, nb::call_guard<nb::gil_scoped_release>(),
           "Serve until stop() is called or a signal handler raises an exception (Ctrl-C); then end the workers in good "

@@ -32,12 +32,16 @@ struct ChannelOptions {
   Codec codec = Codec::msgpack;     ///< for values that are sent; a received message names its own codec
   bool shared_memory = true;        ///< whether to use shared memory where that is possible
   std::optional<int> spin_us = {};  ///< how long to spin before sleeping; by default MINIRAY_SPIN_US or limits::spin_us
+  /// How much the channel holds of what it has received and its user has not, in all lanes together.
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
+  /// The largest message that the channel sends or receives. A larger one that arrives ends the channel.
   std::uint64_t message_bytes_max = limits::message_bytes_max;
   std::function<void()> on_interrupt = {};  ///< called in a wait, after a signal and now and then; throws to end it
   std::function<bool()> peer_is_gone = {};  ///< called during long waits, in case the socket has not shown it
   /// Returns the supplied buffer of that number (see BufferPlace), which has that size.
   std::function<Buffer(std::uint64_t number, std::uint64_t bytes)> supply = {};
+  /// The peer is a worker, which answers calls. What only a worker gets (calls to drop, buffers to keep) is refused.
+  bool peer_is_worker = false;
   std::shared_ptr<Seal> seal = {};  ///< for the library's own files: encrypts what passes through the socket
   bool check_invariants = false;    ///< for tests: every call ends with Channel::check_invariants()
 };
@@ -112,7 +116,8 @@ class Channel {
   bool flush_some();
 
   /// Waits for the next message and returns it. Throws EndOfStream when the peer has closed and every message was
-  /// received; TimeoutError and MessageTooLarge as ReceiveOptions say.
+  /// received; TimeoutError and MessageTooLarge as ReceiveOptions say; InboxFull if messages of the other lane, which
+  /// nobody receives, fill the inbox before one of this lane comes.
   [[nodiscard]] Value recv(const ReceiveOptions& options = {}) { return decode(receive(options)); }
   /// The same, converted to T. Throws Mismatch if the message is something else; the message is gone then.
   template <class T>

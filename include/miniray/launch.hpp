@@ -67,7 +67,7 @@ struct ClusterOptions {
   /// The command line of the process that attends the ssh connections. Only language bindings set it; the default is
   /// this program.
   std::vector<std::string> attendant = {};
-  WorkerOptions worker = {};  ///< for all workers; used are codec, spin_us, inbox_bytes_max and on_interrupt
+  WorkerOptions worker = {};  ///< for all workers; used are codec, spin_us, the limits and on_interrupt
 };
 
 /// A worker server that is running on a node.

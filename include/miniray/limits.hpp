@@ -17,16 +17,33 @@ inline constexpr std::size_t body_bytes_expected = 240;  // reserved for each bo
 inline constexpr std::uint32_t buffers_max = 1U << 20;
 inline constexpr std::size_t depth_max = 256;
 inline constexpr std::size_t dimensions_max = 64;
-// A body's memory grows in steps as bytes arrive, so that a peer cannot take memory by announcing a large length.
+// The memory of a body, and of a large buffer, grows in steps as bytes arrive, so that a peer cannot take memory by
+// announcing a large length.
 inline constexpr std::size_t body_growth_bytes = 1 * mib;
+inline constexpr std::size_t buffer_growth_bytes = 4 * mib;
 
 // A list of at least this many elements, all floats or all ints, travels as one buffer.
 inline constexpr std::size_t packed_list_elements_min = 32;
 // Longer byte strings travel beside the body instead of inside it.
 inline constexpr std::size_t bytes_in_body_max = 4 * kib;
 
-// The messages that one channel has received and its user has not.
+// The messages that one channel has received and its user has not, in all lanes; and the descriptors in them. A message
+// counts as this many bytes more than it has, and so does each of its buffers.
 inline constexpr std::uint64_t inbox_bytes_max = 4 * gib;
+inline constexpr std::size_t inbox_descriptors_max = 256;
+inline constexpr std::uint64_t inbox_message_bytes = 256;
+inline constexpr std::uint64_t inbox_buffer_bytes = 128;
+// A receive whose time is over reads at most this often before it returns: the kernel rarely holds more. What a peer has
+// sent before it ended is read at most last_reads_max times.
+inline constexpr int late_reads_max = 128;
+inline constexpr int last_reads_max = 4096;
+// A receiver takes at most this much from a ring before it looks at its deadline.
+inline constexpr std::size_t ring_turn_bytes = 1 * mib;
+// The calls that a peer has dropped and that have not had their turn. If there are more, those with the lowest numbers
+// may run all the same.
+inline constexpr std::size_t dropped_calls_max = 1U << 20;
+// The most descriptors that may have come before the frames that they belong to.
+inline constexpr std::size_t early_descriptors_max = 64;
 // The most bytes that one read from a socket takes before their final place in memory is known.
 inline constexpr std::size_t staging_bytes = 64 * kib;
 // Copying a body up to this size is cheaper than giving the kernel one more piece to gather.
@@ -52,6 +69,8 @@ inline constexpr std::uint64_t sealed_records_per_key = 1U << 20;
 inline constexpr std::uint64_t shared_buffer_bytes_min = 64 * kib;
 inline constexpr std::uint64_t shared_memory_bytes_max = 512 * mib;
 inline constexpr std::size_t shared_slots_max = 64;
+// Slots that the sender has dropped, but whose arrays the receiver still has.
+inline constexpr std::size_t left_slots_max = 4096;
 // The most descriptors that go with one message, and that one read takes.
 inline constexpr std::size_t descriptors_per_message_max = 16;
 
@@ -266,6 +285,11 @@ inline constexpr std::size_t means_max = 4096;
 inline constexpr std::size_t recognised_buffers_max = 16;
 inline constexpr std::uint64_t recognised_bytes_max = 256 * mib;
 inline constexpr std::uint64_t kept_bytes_max = 1 * gib;
+inline constexpr std::size_t kept_buffers_max = 16'384;
+// A pool takes at most this many messages of one worker before it looks at the others. A worker that answers that it
+// lacks definitions says so in at most unknown_reply_bytes_max.
+inline constexpr int replies_per_turn_max = 4096;
+inline constexpr std::size_t unknown_reply_bytes_max = 1 * mib;
 // What remains of servers that failed, or that will be replaced, has this long to end.
 inline constexpr int failed_stop_ms = 1500;
 // A pool's attempt to launch a node's server again may take this long. If it fails, the pool tries again after a pause,

@@ -55,7 +55,8 @@ struct WorkerOptions {
   bool shared_memory = true;
   std::optional<int> spin_us = {};
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
-  std::function<void()> on_interrupt = {};  ///< see ChannelOptions
+  std::uint64_t message_bytes_max = limits::message_bytes_max;  ///< in each direction; see ChannelOptions
+  std::function<void()> on_interrupt = {};                      ///< see ChannelOptions
   ForkOptions fork = {};
 };
 

@@ -22,7 +22,9 @@ class Key;
 
 struct WorkerServerOptions {
   std::size_t num_workers = 0;  ///< the most workers at a time; 0: no limit
-  std::string key = {};         ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
+  /// The largest message that its workers send or receive. A connection may ask for less.
+  std::uint64_t message_bytes_max = limits::message_bytes_max;
+  std::string key = {};  ///< 64 hexadecimal digits; empty: MINIRAY_KEY, or ~/.miniray/key
   /// Whether connections are encrypted. By default, those are that leave this machine. False is for networks that you
   /// trust; both sides must say it. What goes through a Unix-domain socket is never encrypted here.
   std::optional<bool> encrypt = {};

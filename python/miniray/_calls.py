@@ -14,7 +14,18 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _coroutines, _definitions, _functions, _lookup, _pickling, _script, _spawned, _unsendable, _work
+from miniray import (
+    _check,
+    _coroutines,
+    _definitions,
+    _functions,
+    _lookup,
+    _pickling,
+    _script,
+    _spawned,
+    _unsendable,
+    _work,
+)
 from miniray.errors import ProtocolError, TaskOutOfMemory, WorkerError
 
 Functions = dict[Any, Any]
@@ -471,6 +482,8 @@ def own_question(worker: Any, function: str, timeout_s: float) -> Any:
 
 def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> BaseException:
     kind, described = reply
+    if kind in ("error", "unknown") and not _is_error(described):
+        return _malformed(worker, described)
     if kind == "unknown" and not described.get("failed") and ("pickle" not in described or not shelf.takes_pickles):
         return LookupError(f"{described['message']}\n(in {worker})")
     if kind not in ("error", "unknown"):
@@ -478,7 +491,21 @@ def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> Bas
     return error_of(worker, described, shelf)
 
 
-def error_of(worker: str, described: dict[str, Any], shelf: _pickling.UnpickleContext) -> BaseException:
+def _is_error(described: Any) -> bool:
+    return isinstance(described, dict) and all(
+        isinstance(described.get(part), str) for part in ("type", "message", "traceback")
+    )
+
+
+def _malformed(worker: str, described: Any) -> BaseException:
+    sent = _check.shown(described)
+    return ProtocolError(f"{worker} answered a call with an error that has no type, message and traceback: {sent}")
+
+
+def error_of(worker: str, described: Any, shelf: _pickling.UnpickleContext) -> BaseException:
+    """Return the exception that a worker has described. The worker may have sent anything."""
+    if not _is_error(described):
+        return _malformed(worker, described)
     text = described.get("traceback") or f"{described['type']}: {described['message']}"
     where = f"(in {worker})\n{text}"
     if "pickle" in described and shelf.takes_pickles:

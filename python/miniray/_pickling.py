@@ -284,6 +284,16 @@ def fill_enum(kind: Any, state: Any) -> Any:
 
 
 def unpickled(packed: Pickle, context: UnpickleContext) -> Any:
+    """Return the object. A peer may have sent anything in place of a pickle."""
+    if not (
+        isinstance(packed, dict)
+        and isinstance(packed.get("pickle"), bytes | bytearray | memoryview)
+        and isinstance(packed.get("buffers"), list)
+    ):
+        from miniray import _check
+        from miniray.errors import ProtocolError
+
+        raise ProtocolError(f"the other side sent, in place of a pickle, {_check.shown(packed)}")
     return Unpickler(io.BytesIO(packed["pickle"]), context, packed["buffers"]).load()
 
 

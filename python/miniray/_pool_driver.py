@@ -21,11 +21,12 @@ from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
 from miniray._outline import describe_arguments, outlined
 from miniray._waiting import Latch
-from miniray.errors import TaskTimeout, UsageError
+from miniray.errors import ProtocolError, TaskTimeout, UsageError
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
 _FUNCTION = type(lambda: None)
+_DELIVERIES = 3  # how often the thread that delivers begins anew
 _LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
 _LOGGER = logging.getLogger("miniray")
 
@@ -292,9 +293,18 @@ class PoolDriver:
     # The thread that hands out news.
 
     def _deliver(self) -> None:
+        """Deliver until the end. No exception may end the thread while somebody waits for a future: whatever goes wrong
+        ends the tasks with PoolBroken, and what is left is delivered."""
         try:
             try:
-                self._deliver_until_the_end()
+                for attempt in range(_DELIVERIES):
+                    try:
+                        self._deliver_until_the_end()
+                        break
+                    except BaseException as error:
+                        _LOGGER.exception("a pool cannot go on after this")
+                        if attempt == 0:
+                            self.core.break_down(f"the pool cannot go on: {type(error).__name__}: {error}")
             finally:
                 self._end_workers()
         finally:
@@ -322,8 +332,13 @@ class PoolDriver:
             for ticket in tickets:
                 self._tickets.put(ticket)
                 if self._replacer is None and not self._ending.is_set():
-                    self._replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
-                    self._replacer.start()
+                    replacer = threading.Thread(target=self._replace, name="miniray-pool-workers", daemon=True)
+                    try:
+                        replacer.start()
+                    except RuntimeError as error:  # the system has no room for a thread; the core tries again
+                        self._tickets.get().fail(str(error))
+                    else:
+                        self._replacer = replacer
 
     def _end_workers(self) -> None:
         self._tickets.put(None)
@@ -357,7 +372,7 @@ class PoolDriver:
             error = unreadable
             if kind == "pickle":
                 self.core.count_unreadable()
-        if kind != "pickle" and error is not None and self._try_again(owner, error, extra):
+        if kind not in ("pickle", "unreadable") and error is not None and self._try_again(owner, error, extra):
             return
         self._finish(owner, value, error)
 
@@ -383,6 +398,12 @@ class PoolDriver:
         return True
 
     def error_of(self, options: Any, kind: str, what: Any, worker: str, task: Any) -> BaseException:
+        if kind == "unreadable":
+            if not isinstance(what, ProtocolError | MemoryError):
+                return what  # type: ignore[no-any-return]
+            unreadable = ProtocolError(f"{worker} sent a reply that cannot be read: {what or type(what).__name__}")
+            unreadable.__cause__ = what
+            return unreadable
         name = "the task" if options.name is None else f'the task "{options.name}"'
         if kind == "error":
             return _calls.error_in(worker, what, self.definitions)

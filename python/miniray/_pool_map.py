@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
-from miniray import _calls, _core, _pickling
-from miniray.errors import WorkerError
+from miniray import _calls, _check, _core, _pickling
+from miniray.errors import ProtocolError
 
 
 class Mapping:
@@ -214,11 +214,15 @@ class Mapping:
 
     def _read_values(self, count: int, what: Any, worker: str) -> tuple[list[Any], dict[int, BaseException]]:
         shelf = self._driver.definitions
-        results, failed = what
+        match what:
+            case [results, list(failed)] if all(_is_failure(one, count) for one in failed):
+                pass
+            case _:
+                raise ProtocolError(f"{worker} answered a map of {count} items with {_check.shown(what)}")
         values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
         errors = {index: _calls.error_of(worker, described, shelf) for index, described in failed}
-        if len(values) != count or not all(0 <= index < count for index in errors):
-            raise WorkerError(f"{worker} answered a map of {count} items with {len(values)} results")
+        if not isinstance(values, list) or len(values) != count:
+            raise ProtocolError(f"{worker} answered a map of {count} items with {_check.shown(values)}")
         return values, errors
 
     def _go_on(self) -> None:
@@ -343,6 +347,11 @@ def _not_an_end(error: BaseException) -> BaseException:
     ended = RuntimeError("a call raised StopIteration, which would end the results here")
     ended.__cause__ = error
     return ended
+
+
+def _is_failure(failed: Any, count: int) -> bool:
+    """Return whether this is [index of an item, error]."""
+    return isinstance(failed, list) and len(failed) == 2 and type(failed[0]) is int and 0 <= failed[0] < count
 
 
 class _Chunk:

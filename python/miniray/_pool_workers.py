@@ -80,7 +80,15 @@ class LocalWorkers(WorkerSource):
 
     _snapshot: Any = None
 
-    def __init__(self, count: int, start: str, resources: Mapping[str, Any] | None, takes_pickles: bool = True) -> None:
+    def __init__(
+        self,
+        count: int,
+        start: str,
+        resources: Mapping[str, Any] | None,
+        message_bytes_max: int = _core.limits.message_bytes_max,
+        takes_pickles: bool = True,
+    ) -> None:
+        self._message_bytes_max = message_bytes_max
         self._count = count
         self._takes_pickles = takes_pickles
         # A wait may spin only where that takes no core from a task.
@@ -119,7 +127,7 @@ class LocalWorkers(WorkerSource):
         return [(0, ready) for ready in self._connect(self._count)]
 
     def in_core(self) -> _core._WorkerSource:
-        return _core._WorkerSource.server(self._socket, self._key, self._spin_us)
+        return _core._WorkerSource.server(self._socket, self._key, self._spin_us, self._message_bytes_max)
 
     def replace(self, node: int, gone: Any) -> Any:
         """Make a worker where the core could not. The server may be gone, too."""
@@ -129,7 +137,7 @@ class LocalWorkers(WorkerSource):
         return self._connect(1)[0]
 
     def _connect(self, count: int) -> list[Any]:
-        return _core._connect_to_fork_server(count, self._socket, self._key, self._spin_us)
+        return _core._connect_to_fork_server(count, self._socket, self._key, self._spin_us, self._message_bytes_max)
 
     def snapshots(self) -> tuple[list[Any], bool]:
         return ([self._snapshot], True) if self._snapshot is not None else ([], False)

@@ -88,6 +88,7 @@ class Cluster:
         codec: str = "msgpack",
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         pickle: bool = True,
     ) -> None:
         self._nodes = checked_nodes(nodes)
@@ -104,7 +105,7 @@ class Cluster:
             _check.boolean("progress", progress),
             self._start_timeout_s,
             _check.number("unreachable_s", unreachable_s, what="a number of seconds"),
-            *_channel_options(codec, spin_us, inbox_bytes_max),
+            *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max),
         )
         self._core: _core.Cluster | None = None
         self._workers: list[RemoteWorker] = []

@@ -28,11 +28,12 @@ class MessageTooLarge(MiniRayError, ValueError):
 
 
 class InboxFull(MiniRayError, RuntimeError):
-    """During a send, more messages arrived than the inbox may hold. Call recv() between sends."""
+    """More arrived than the inbox may hold: during a send; or replies while you wait for a message, or messages while
+    you wait for a reply. Receive what has arrived first."""
 
 
 class ProtocolError(MiniRayError, ConnectionError):
-    """The other side sent bytes that are not a message."""
+    """The other side sent bytes that are not a message, or what does not belong into this conversation."""
 
 
 class Refused(MiniRayError, ConnectionRefusedError):

@@ -42,6 +42,7 @@ from miniray._pool_driver import PoolDriver, live
 from miniray._pool_map import Mapping as _Map
 from miniray._pool_workers import ClusterWorkers, GivenWorkers, LocalWorkers
 from miniray.cluster import Cluster
+from miniray.errors import UsageError
 from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import _stop_import, ends_by_exception
 
@@ -286,7 +287,8 @@ class Pool(_Submitter):
     ``{"licence": 2}`` for every node, ``{"node1": {"ssd": 1}}`` for one.
 
     A forked worker has what this process had when the pool was made. ``start="spawn"`` starts fresh interpreters
-    instead, for programs that already use CUDA or threads.
+    instead, for programs that already use CUDA or threads. ``message_bytes_max`` is the largest message to or from a
+    worker; a worker that announces a larger one is lost.
 
     With ``pickle=False``, functions are sent by name, arguments and results are plain data, and exceptions arrive as
     WorkerError: whatever a worker answers, no code of its runs here. The default is what the cluster or the workers
@@ -305,6 +307,7 @@ class Pool(_Submitter):
         resources: Mapping[str, Any] | None = None,
         restart: RestartPolicy | None = None,
         results_bytes_max: int = _core.limits.results_bytes_max,
+        message_bytes_max: int | None = None,
         pickle: bool | None = None,
     ) -> None:
         _stop_import()
@@ -315,12 +318,20 @@ class Pool(_Submitter):
         _check.integer("results_bytes_max", results_bytes_max, 1)
         check_resources(resources)
         workers = max_workers if workers is None else workers
+        if message_bytes_max is not None:
+            _check.integer("message_bytes_max", message_bytes_max, 1)
+            if not (workers is None or isinstance(workers, int) or hasattr(type(workers), "__index__")):
+                raise UsageError(
+                    "message_bytes_max is for a pool that starts its workers here; give it to the cluster, or to each "
+                    "worker, when you make them"
+                )
         if isinstance(workers, Cluster):
             takes_pickles = check_pickle(pickle, workers._takes_pickles, "the cluster")
             source: Any = ClusterWorkers(workers, resources)
         elif workers is None or isinstance(workers, int) or hasattr(type(workers), "__index__"):
+            limit = _core.limits.message_bytes_max if message_bytes_max is None else message_bytes_max
             takes_pickles = check_pickle(pickle, True, "")
-            source = LocalWorkers(count(workers), start_method(start, mp_context), resources, takes_pickles)
+            source = LocalWorkers(count(workers), start_method(start, mp_context), resources, limit, takes_pickles)
         else:
             workers = given(workers)
             all_take = all(getattr(worker, "_takes_pickles", True) for worker in workers)

@@ -48,7 +48,8 @@ class Worker(_core.Worker):
 
     ``codec``, "msgpack" or "json", is for sent messages; received messages may have either. With
     ``shared_memory=False``, large arrays go through the socket too. ``spin_us`` is how long a wait spins before it
-    sleeps (0: it does not spin).
+    sleeps (0: it does not spin). ``message_bytes_max`` is the largest message in each direction, and
+    ``inbox_bytes_max`` how much is held of what has arrived and was not received.
 
     A worker prints directly to the terminal, or to the running cell of a notebook. It leads a process group of its own,
     so Ctrl-C reaches only the coordinator. When the coordinator ends, the worker and all processes that it started end
@@ -80,6 +81,7 @@ class Worker(_core.Worker):
         shared_memory: bool = True,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
         pickle: bool = True,
@@ -96,7 +98,12 @@ class Worker(_core.Worker):
             name = getattr(work_fn, "__qualname__", type(work_fn).__qualname__)
         _check.text("name", name, "a str, or None")
         _check.boolean("shared_memory", shared_memory)
-        options = (name, codec, shared_memory, *_channel_options(codec, spin_us, inbox_bytes_max)[1:])
+        options = (
+            name,
+            codec,
+            shared_memory,
+            *_channel_options(codec, spin_us, inbox_bytes_max, message_bytes_max)[1:],
+        )
         _stop_import()
         _show_output()
         try:
@@ -129,9 +136,10 @@ class Worker(_core.Worker):
             from miniray import _supervised
 
             named: dict[str, Any] = {"name": name, "shared_memory": shared_memory, "spin_us": spin_us, "pickle": pickle}
+            named.update(inbox_bytes_max=inbox_bytes_max, message_bytes_max=message_bytes_max)
             _supervised.supervise(
                 self,
-                lambda _: Worker(work_fn, codec, start, inbox_bytes_max=inbox_bytes_max, **named),
+                lambda _: Worker(work_fn, codec, start, **named),
                 restart,
                 on_restart,
             )
@@ -243,6 +251,7 @@ class RemoteWorker(Worker):
         encrypt: bool | None = None,
         spin_us: int | None = None,
         inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         restart: RestartPolicy | None = None,
         on_restart: Callable[[Any], Any] | None = None,
         pickle: bool = True,
@@ -250,7 +259,9 @@ class RemoteWorker(Worker):
         _check_restart(restart, on_restart)
         _check.boolean("pickle", pickle)
         _stop_import()
-        options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
+        options = _remote_options(
+            connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max, message_bytes_max
+        )
         name, sent = _reference(work_fn, pickle)
         request = ([_address(host, port)], name, _key(key), *options)
         [ready] = _core._connect(*request)
@@ -275,6 +286,7 @@ def create_remote_workers(
     encrypt: bool | None = None,
     spin_us: int | None = None,
     inbox_bytes_max: int = _core.limits.inbox_bytes_max,
+    message_bytes_max: int = _core.limits.message_bytes_max,
     restart: RestartPolicy | None = None,
     on_restart: Callable[[Any], Any] | None = None,
     pickle: bool = True,
@@ -287,7 +299,9 @@ def create_remote_workers(
     _check_restart(restart, on_restart)
     _check.boolean("pickle", pickle)
     _stop_import()
-    options = _remote_options(connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max)
+    options = _remote_options(
+        connect_timeout_s, unreachable_s, env, encrypt, codec, spin_us, inbox_bytes_max, message_bytes_max
+    )
     name, sent = _reference(work_fn, pickle)
     wanted, what = _addresses(addresses), (name, _key(key), *options)
     made = [RemoteWorker._take_over(ready, sent, pickle) for ready in _core._connect(wanted, *what)]
@@ -314,13 +328,18 @@ def _was_it_called(work_fn: object) -> str:
     return ": pass the function itself, without calling it" if isinstance(work_fn, int | float | list | dict) else ""
 
 
-def _channel_options(codec: Any, spin_us: Any, inbox_bytes_max: Any) -> tuple[str, int | None, int]:
+def _channel_options(
+    codec: Any, spin_us: Any, inbox_bytes_max: Any, message_bytes_max: Any
+) -> tuple[str, int | None, int, int]:
     _check.text("codec", codec, 'a str, "msgpack" or "json"')
     spin_us = None if spin_us is None else _check.integer("spin_us", spin_us, 0, what="an int, or None")
-    return codec, spin_us, _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
+    inbox_bytes_max = _check.integer("inbox_bytes_max", inbox_bytes_max, 1)
+    return codec, spin_us, inbox_bytes_max, _check.integer("message_bytes_max", message_bytes_max, 1)
 
 
-def _remote_options(connect_timeout_s: Any, unreachable_s: Any, env: Any, encrypt: Any, *options: Any) -> tuple[Any, ...]:
+def _remote_options(
+    connect_timeout_s: Any, unreachable_s: Any, env: Any, encrypt: Any, *options: Any
+) -> tuple[Any, ...]:
     return (
         _check.number("connect_timeout_s", connect_timeout_s, what="a number of seconds"),
         _check.number("unreachable_s", unreachable_s, what="a number of seconds"),

@@ -24,10 +24,11 @@ class WorkerServer(_core.WorkerServer):
 
     ``work_fn`` is a function, or its name ("module.function"), which is imported now. A connection may name another
     function. Port 0 stands for any free port; the attribute ``port`` has its number. At most ``num_workers`` workers
-    are alive at a time (None: no limit). Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of
-    ~/.miniray/key, which is made on first use. Connections that leave this machine are encrypted. ``encrypt=False`` is
-    for networks that you trust; clients must say the same. ``encrypt=True`` encrypts all connections. With
-    ``pickle=False``, workers send and take no pickles: functions are named, and arguments and results are plain data.
+    are alive at a time (None: no limit). They neither send nor receive messages of more than ``message_bytes_max``.
+    Connections require a shared key: ``key``, or MINIRAY_KEY, or the content of ~/.miniray/key, which is made on first
+    use. Connections that leave this machine are encrypted. ``encrypt=False`` is for networks that you trust; clients
+    must say the same. ``encrypt=True`` encrypts all connections. With ``pickle=False``, workers send and take no
+    pickles: functions are named, and arguments and results are plain data.
 
     A worker ends with its connection, and all workers end with the server.
     """
@@ -40,6 +41,7 @@ class WorkerServer(_core.WorkerServer):
         num_workers: int | None = None,
         *,
         key: str | None = None,
+        message_bytes_max: int = _core.limits.message_bytes_max,
         encrypt: bool | None = None,
         pickle: bool = True,
     ) -> None:
@@ -57,8 +59,9 @@ class WorkerServer(_core.WorkerServer):
         work = _functions.find(work_fn) if isinstance(work_fn, str) else work_fn
         if work is not None and not callable(work):
             raise TypeError(f"work_fn is a function that takes a handle, or its name, not {_check.shown(work)}")
+        largest = _check.integer("message_bytes_max", message_bytes_max, 1)
         encrypts = _check.boolean_or_none("encrypt", encrypt)
-        super().__init__(host, port, work, num_workers or 0, _key(key), encrypts, pickle)
+        super().__init__(host, port, work, num_workers or 0, _key(key), largest, encrypts, pickle)
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m miniray.worker_server") -> None:
@@ -80,6 +83,12 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
     parser.add_argument("--port", type=int, default=10000, help="the port; 0: any free port (default: 10000)")
     parser.add_argument("--workers", type=int, default=None, help="the most workers at a time (default: no limit)")
     parser.add_argument("--work-fn", help="module.function; without it, connections must name the function to run")
+    parser.add_argument(
+        "--message-bytes-max",
+        type=int,
+        default=_core.limits.message_bytes_max,
+        help="the largest message of a worker, in bytes (default: 64 GiB)",
+    )
     parser.add_argument(
         "--encrypt",
         action=argparse.BooleanOptionalAction,
@@ -105,6 +114,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
             options.port,
             options.work_fn,
             options.workers,
+            message_bytes_max=options.message_bytes_max,
             encrypt=options.encrypt,
             pickle=not options.no_pickle,
         )

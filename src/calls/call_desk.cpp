@@ -10,7 +10,7 @@ namespace {
 
 // In a handler: returns whether the exception says that the worker answers no more calls. Other errors concern only the
 // call that waits.
-bool is_end() {
+bool is_end(Worker& worker) {
   try {
     throw;
   } catch (const WorkerDied&) {
@@ -24,7 +24,7 @@ bool is_end() {
   } catch (const SystemError&) {
     return true;
   } catch (...) {
-    return false;
+    return worker.channel().closed();  // such as after a reply that was too large: nothing behind it can be read
   }
 }
 
@@ -62,7 +62,7 @@ void CallDesk::send(const Message& call, Patience patience) {
       run_waiting([&] { worker().send(call); });
   } catch (...) {
     // What the worker said before its end still counts, unless its process has been replaced meanwhile.
-    if (is_end() && worker().replacements() != process) on_end(process);
+    if (is_end(worker()) && worker().replacements() != process) on_end(process);
     throw;
   }
 }
@@ -85,7 +85,7 @@ Message CallDesk::ask(const Message& call) {
     }
   } catch (...) {
     // After an interrupt, for one, the reply will arrive all the same.
-    if (!is_end() && worker().replacements() == process) under_way_[call.head.number] = {nullptr, process};
+    if (!is_end(worker()) && worker().replacements() == process) under_way_[call.head.number] = {nullptr, process};
     throw;
   }
 }
@@ -106,7 +106,7 @@ Message CallDesk::receive(const Deadline& deadline) {
     check(*reply);
     return std::move(*reply);
   } catch (...) {
-    if (is_end()) on_end(process);
+    if (is_end(worker())) on_end(process);
     throw;
   }
 }
@@ -137,7 +137,7 @@ void CallDesk::take_replies() {
       if (is_closed()) return;
     }
   } catch (const Error&) {
-    if (!is_end()) throw;
+    if (!is_end(worker())) throw;
     Recovery* const recovery = worker().recovery();
     if (recovery == nullptr || !recovery->pending()) return on_end(process);
     try {
@@ -151,7 +151,8 @@ void CallDesk::take_replies() {
 void CallDesk::settle(const Message& reply) {
   const auto found = under_way_.find(reply.head.number);
   if (found == under_way_.end()) {
-    if (reply.head.number > 0 && reply.head.number < first_number_) return;  // a Caller that is gone made that call
+    // A Caller that is gone may have made that call. Each of its calls has one reply.
+    if (reply.head.number > 0 && reply.head.number < first_number_ && ++late_replies_ < first_number_) return;
     const ProtocolError stray(worker().name() + " answered the call " + std::to_string(reply.head.number) +
                               ", which was not made here");
     fail([](const UnderWay&) { return true; }, std::make_exception_ptr(stray));
@@ -210,7 +211,7 @@ void CallDesk::drop(std::int64_t number) {
   try {
     (void)worker().send_some(drop_message(number));
   } catch (const Error&) {
-    if (!is_end()) throw;  // else the call has ended with its worker, as the others will find out
+    if (!is_end(worker())) throw;  // else the call has ended with its worker, as the others will find out
   }
 }
 

@@ -88,6 +88,7 @@ class CallDesk {
   std::shared_ptr<const WorkerLink> link_;                // null when the desk is closed
   const std::int64_t first_number_ = next_call_number();  // what is below was called by an earlier desk
   std::int64_t last_number_ = first_number_;
+  std::int64_t late_replies_ = 0;  // to calls of earlier desks
   std::map<std::int64_t, UnderWay> under_way_;
 };
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 #include "wire/utf8.hpp"
 
 namespace miniray {
@@ -174,7 +175,9 @@ ReplyVerb reply_verb(const Message& reply) {
   return static_cast<ReplyVerb>(reply.head.verb);
 }
 
-CallReply parse_reply(const Message& reply) {
+namespace {
+
+CallReply read_reply(const Message& reply) {
   CallReply result;
   result.verb = reply_verb(reply);
   result.ns = reply.head.time_ns;
@@ -203,6 +206,18 @@ CallReply parse_reply(const Message& reply) {
       break;
   }
   return result;
+}
+
+}  // namespace
+
+CallReply parse_reply(const Message& reply) {
+  try {
+    return read_reply(reply);
+  } catch (const ProtocolError& error) {
+    const std::string sent = text_of(reply.codec, std::string_view(reply.body).substr(0, limits::recent_message_bytes));
+    throw ProtocolError(std::string(error.what()) + "; the reply to call " + std::to_string(reply.head.number) +
+                        " begins with: " + (sent.empty() ? "nothing that can be shown" : sent));
+  }
 }
 
 }  // namespace miniray

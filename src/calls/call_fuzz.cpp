@@ -1,4 +1,5 @@
-// Any call is answered with one reply that has its number, whatever it asks for. As a reply, it is read or refused.
+// Any call is answered with one reply that has its number, whatever it asks for. As a reply, it is read or refused, and
+// so are the values that it has for a map of two items.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -7,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "calls/call_failures.hpp"
 #include "calls/call_format.hpp"
 #include "calls/registry_callee.hpp"
 #include "miniray/error.hpp"
@@ -57,7 +59,14 @@ Message message_of(const std::uint8_t* data, std::size_t size) {
 
 void as_reply(const Message& message) {
   try {
-    (void)parse_reply(message);
+    CallReply reply = parse_reply(message);
+    constexpr std::size_t items = 2;
+    if (failure_in(reply, "f", "worker 1") || wrong_values(reply, items, "f", "worker 1")) return;
+    if (reply.value.list().size() != items) __builtin_trap();
+    for (auto& [index, failure] : reply.failures) {
+      if (index >= items) __builtin_trap();
+      (void)failure_of_item(std::move(failure), "f", "worker 1");
+    }
   } catch (const ProtocolError&) {
   }
 }

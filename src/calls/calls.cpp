@@ -47,7 +47,7 @@ class PendingCall : public PendingResult, public CallSettler {
     try {
       reply = parse_reply(message);
       failure = failure_of(reply);
-    } catch (const Error&) {  // the verb was right, but the rest is not what a worker should send
+    } catch (const std::exception&) {  // the rest is not what a worker should send, or there is no memory for it
       failure = std::current_exception();
     }
     finish(std::move(reply.value), failure);

@@ -30,6 +30,32 @@ void Channel::State::close_broken() {
   ended_ = true;
 }
 
+// In a handler: what the peer has sent cannot be read. Closes the channel, and throws an error that names the peer. No
+// memory for a message is an error of the peer that sent it, like any other.
+void Channel::State::fail_broken() {
+  const std::string announced = std::to_string(reader_.announced_bytes());
+  close_broken();
+  constexpr std::string_view the_peer = "the peer ";
+  const auto named = [&](const Error& error) {
+    const std::string text = error.what();
+    const bool names_it = options.peer != ChannelOptions{}.peer && text.starts_with(the_peer);
+    return names_it ? options.peer + " " + text.substr(the_peer.size()) : text;
+  };
+  try {
+    throw;
+  } catch (const ProtocolError& error) {
+    throw ProtocolError(named(error));
+  } catch (const MessageTooLarge& error) {
+    throw MessageTooLarge(named(error));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // std::bad_alloc, or std::length_error
+    throw MessageTooLarge(options.peer + " sent a message of " + announced +
+                          " bytes, and this process has no memory for it (" + error.what() +
+                          "). Send less at once; message_bytes_max limits what is accepted");
+  }
+}
+
 system::Transfer Channel::State::read_once(system::Block block) {
   MINIRAY_CHECK(socket.valid() && !ended_, socket.get(), ended_);
   try {
@@ -45,7 +71,12 @@ bool Channel::State::fill(system::Block block) {
   MINIRAY_CHECK(in_use_.load(std::memory_order_relaxed), options.peer);
   if (absorb_ring()) return true;
   if (reader_.holds_back()) return false;
-  const system::Transfer transfer = read_once(block);
+  system::Transfer transfer{};
+  try {
+    transfer = read_once(block);
+  } catch (const std::bad_alloc&) {  // the reader has no room for what is to come
+    fail_broken();
+  }
   switch (transfer.outcome) {
     case system::Transfer::Outcome::would_block:
       return false;
@@ -71,8 +102,7 @@ void Channel::State::take_in(std::size_t bytes) {
     try {
       reader_.commit(bytes);
     } catch (...) {
-      close_broken();
-      throw;
+      fail_broken();
     }
     absorb_parsed();
     bytes = open_next();
@@ -84,8 +114,7 @@ std::size_t Channel::State::open_next() {
   try {
     return options.seal->read(reader_.room());
   } catch (...) {
-    close_broken();
-    throw;
+    fail_broken();
   }
 }
 
@@ -105,9 +134,12 @@ void Channel::State::absorb_parsed() {
       absorb(std::move(frame));
     } while (reader_.has_frame());
     absorb_ring();  // frames of the ring that had to wait for this one; the peer sends no wake-up for them
+    // Descriptors come with the first byte of their frame, so few of them can be ahead of it.
+    if (arrived_descriptors_.size() > limits::early_descriptors_max)
+      throw ProtocolError("the peer sent " + std::to_string(arrived_descriptors_.size()) +
+                          " descriptors that belong to no frame");
   } catch (...) {
-    close_broken();
-    throw;
+    fail_broken();
   }
 }
 
@@ -115,17 +147,19 @@ void Channel::State::absorb_parsed() {
 bool Channel::State::absorb_ring() {
   if (!ring_in_) return false;
   ring_in_->sleep();
-  bool any = false;
+  const std::uint64_t here = ring_in_->written();
+  std::size_t taken = 0;
   try {
     while (const std::optional<std::string_view> frame = ring_in_->take(absorbed_bytes_)) {
-      absorb(parse_frame(*frame));
-      any = true;
+      taken += frame->size();
+      absorb(parse_frame(*frame, options.message_bytes_max));
+      // The peer may write as fast as this side reads. For what it has put since, it rings the bell.
+      if (taken > limits::ring_turn_bytes && ring_in_->has_taken(here)) break;
     }
   } catch (...) {
-    close_broken();
-    throw;
+    fail_broken();
   }
-  return any;
+  return taken > 0;
 }
 
 // While it spins, it reads from the socket only now and then, because most frames then come through the ring.
@@ -168,8 +202,13 @@ void Channel::State::absorb(Frame frame) {
       if (entry.place.has_descriptor()) (void)take_descriptor("a buffer");
     return;
   }
+  const Message::Kind kind = frame.head.kind;
+  if (options.peer_is_worker &&
+      (kind == Message::Kind::drop || kind == Message::Kind::keep || kind == Message::Kind::forget))
+    throw ProtocolError("the peer sent a frame of kind " + std::to_string(static_cast<int>(kind)) +
+                        ", which only a worker gets");
   Message message;
-  message.kind = frame.head.kind;
+  message.kind = kind;
   message.head = frame.call;
   message.codec = frame.head.codec;
   message.body = std::move(frame.body);
@@ -180,6 +219,7 @@ void Channel::State::absorb(Frame frame) {
   }
   if (message.kind == Message::Kind::drop) {
     dropped_.insert(message.head.number);
+    if (dropped_.size() > limits::dropped_calls_max) dropped_.erase(dropped_.begin());
   } else if (message.kind == Message::Kind::keep) {
     if (message.buffers.size() != 1) throw ProtocolError("the peer asked to keep something that is not one buffer");
     const Buffer kept = std::exchange(message.buffers, {}).front();
@@ -253,11 +293,27 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
   notice_gone_peer();
 }
 
+// Reads what the kernel still has of a peer that has ended. A child of the peer may hold the socket, and write on.
+void Channel::State::read_rest() {
+  for (int reads = 0; reads < limits::last_reads_max && !ended_ && !inbox_is_full(); ++reads)
+    if (!fill(system::Block::no)) return;
+}
+
+// Called by receives that find nothing in their lane. The other lane may fill without end meanwhile.
+void Channel::State::require_room_for(Lane lane) const {
+  if (!inbox_is_full()) return;
+  const bool waits_for_calls = lane == Lane::calls;
+  throw InboxFull(std::string("cannot receive a ") + (waits_for_calls ? "call or a reply" : "message") + " from " +
+                  options.peer + ": " + (waits_for_calls ? "its messages" : "its calls and replies") +
+                  ", which nobody has received, fill the inbox (" + std::to_string(inbox_.bytes()) + " bytes). " +
+                  (waits_for_calls ? "Call recv()" : "Wait for the results of its calls") +
+                  " first, or raise inbox_bytes_max");
+}
+
 // The socket does not show every end: a host may be gone, or a child of the peer may hold the socket open.
 void Channel::State::notice_gone_peer() {
   if (ended_ || !options.peer_is_gone || !options.peer_is_gone()) return;
-  while (fill(system::Block::no) && !ended_) {
-  }
+  read_rest();
   ended_ = peer_gone_ = true;
 }
 
@@ -298,8 +354,11 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
   absorb_frames();
   flush_if_possible();
   const Deadline deadline = Deadline::in_seconds(asked.timeout_s);
-  const auto arrived = [&] { return fill(system::Block::no); };
+  // The peer may send to the other lane without end, so this side does not read until nothing is left.
+  int reads = 0;
+  const auto arrived = [&] { return reads++ < limits::late_reads_max && fill(system::Block::no); };
   while (inbox_.empty(asked.lane)) {
+    require_room_for(asked.lane);
     if (reader_.holds_back()) require_front_fits(asked);
     if (postponed_) std::rethrow_exception(std::exchange(postponed_, nullptr));
     if (ended_) fail_ended("receive");
@@ -323,16 +382,15 @@ void Channel::State::pump() {
   reader_.set_hold_above(UINT64_MAX);
   absorb_frames();
   flush_if_possible();
-  while (!ended_ && inbox_.bytes() < options.inbox_bytes_max && fill(system::Block::no)) {
-  }
+  read_rest();
 }
 
 bool Channel::State::ready() {
   const InUse use(*this);
   flush_if_possible();
-  while (!has_message() && fill(system::Block::no)) {
-  }
-  return has_message();
+  for (int reads = 0; reads < limits::late_reads_max && !has_message() && !inbox_is_full(); ++reads)
+    if (!fill(system::Block::no)) break;
+  return has_message() || inbox_is_full();  // receive() says what fills the inbox
 }
 
 }  // namespace miniray

@@ -75,8 +75,7 @@ bool Channel::State::write_some(Outgoing& outgoing) {
 }
 
 void Channel::State::fail_closed() {
-  while (!ended_ && fill(system::Block::no)) {  // the last messages of the peer may say why it closed
-  }
+  read_rest();  // the last messages of the peer may say why it closed
   fail_ended("send");
 }
 
@@ -91,7 +90,7 @@ void Channel::State::wait_for_room() {
     return;
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0 || ended_) return;
-  if (discards_ || inbox_.bytes() + reader_.pending_bytes() < options.inbox_bytes_max) {
+  if (discards_ || (!inbox_is_full() && inbox_.bytes() + reader_.pending_bytes() < options.inbox_bytes_max)) {
     fill(system::Block::no);
     return;
   }

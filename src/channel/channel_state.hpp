@@ -56,7 +56,7 @@ class Channel::State {
   [[nodiscard]] bool may_share() const { return may_share_; }
   [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty() || (options.seal && options.seal->has_unsent()); }
-  [[nodiscard]] bool inbox_is_full() const { return inbox_.bytes() >= options.inbox_bytes_max; }
+  [[nodiscard]] bool inbox_is_full() const { return inbox_.is_full(options.inbox_bytes_max); }
   [[nodiscard]] const Message* newest() const { return inbox_.newest(); }
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] int end_error() const { return end_error_; }
@@ -137,6 +137,7 @@ class Channel::State {
   void ring_bell();
   void wait_for_room();
   void close_broken();
+  [[noreturn]] void fail_broken();
   system::Transfer read_once(system::Block block);
   void take_in(std::size_t bytes);
   std::size_t open_next();  // returns how many bytes of a sealed record the reader now has
@@ -144,6 +145,8 @@ class Channel::State {
   void send_last_record();
   bool fill(system::Block block);  // returns whether something came
   void absorb_frames();
+  void read_rest();
+  void require_room_for(Lane lane) const;
   bool absorb_ring();  // returns whether a frame was there
   bool spin();         // returns whether something came
   void absorb(Frame frame);

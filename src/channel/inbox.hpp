@@ -1,5 +1,5 @@
 // Holds the messages that a channel has received and that its user has not taken yet. Each lane has a queue, in the
-// order of arrival.
+// order of arrival. All lanes count against one limit, and so do messages without a byte, because each takes memory.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "miniray/channel.hpp"
+#include "miniray/limits.hpp"
 #include "miniray/message.hpp"
 
 namespace miniray {
@@ -14,12 +15,12 @@ namespace miniray {
 class Inbox {
  public:
   void add(Message message) {
-    bytes_ += message.size();
+    count(message);
     lane_of(message).push_back({++arrived_, std::move(message)});
   }
   /// Puts a message in front of all others.
   void put_back(Message message) {
-    bytes_ += message.size();
+    count(message);
     lane_of(message).push_front({0, std::move(message)});
   }
   [[nodiscard]] bool empty(Lane lane) const { return queue(lane).empty(); }
@@ -29,16 +30,22 @@ class Inbox {
     MINIRAY_CHECK(!from.empty(), lane);
     Message message = std::move(from.front().message);
     from.pop_front();
-    MINIRAY_CHECK(bytes_ >= message.size(), bytes_, message.size());
-    bytes_ -= message.size();
+    const Weight weight = weight_of(message);
+    MINIRAY_CHECK(bytes_ >= weight.bytes && descriptors_ >= weight.descriptors, bytes_, weight.bytes, descriptors_);
+    bytes_ -= weight.bytes;
+    descriptors_ -= weight.descriptors;
     return message;
   }
   void clear() {
     messages_.clear();
     calls_.clear();
     bytes_ = 0;
+    descriptors_ = 0;
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  [[nodiscard]] bool is_full(std::uint64_t bytes_max) const {
+    return bytes_ >= bytes_max || descriptors_ >= limits::inbox_descriptors_max;
+  }
   /// Returns how many messages were ever added.
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
   /// Returns the newest message of Lane::messages, or nullptr.
@@ -46,7 +53,7 @@ class Inbox {
 
   /// Checks that every message is in its lane, in the order of arrival, and that bytes() is right.
   void check_invariants() const {
-    std::uint64_t bytes = 0;
+    Weight all;
     for (const std::deque<Arrived>* const lane : {&messages_, &calls_}) {
       std::uint64_t last = 0;
       for (const Arrived& each : *lane) {
@@ -54,10 +61,10 @@ class Inbox {
         MINIRAY_CHECK(each.number == 0 ? last == 0 : each.number > last, each.number, last);  // 0: was put back
         MINIRAY_CHECK(each.number <= arrived_, each.number, arrived_);
         last = each.number;
-        bytes += each.message.size();
+        all += weight_of(each.message);
       }
     }
-    MINIRAY_CHECK(bytes == bytes_, bytes, bytes_);
+    MINIRAY_CHECK(all.bytes == bytes_ && all.descriptors == descriptors_, all.bytes, bytes_, descriptors_);
   }
 
  private:
@@ -65,6 +72,25 @@ class Inbox {
     std::uint64_t number;
     Message message;
   };
+  struct Weight {
+    std::uint64_t bytes = 0;
+    std::size_t descriptors = 0;
+    void operator+=(const Weight& other) {
+      bytes += other.bytes;
+      descriptors += other.descriptors;
+    }
+  };
+  [[nodiscard]] static Weight weight_of(const Message& message) {
+    Weight weight{limits::inbox_message_bytes + message.body.size(), 0};
+    for (const Buffer& buffer : message.buffers)
+      weight += {limits::inbox_buffer_bytes + buffer.size, buffer.passed != nullptr ? std::size_t{1} : 0};
+    return weight;
+  }
+  void count(const Message& message) {
+    const Weight weight = weight_of(message);
+    bytes_ += weight.bytes;
+    descriptors_ += weight.descriptors;
+  }
   [[nodiscard]] static bool is_call(const Message& message) {
     return message.kind == Message::Kind::call || message.kind == Message::Kind::reply;
   }
@@ -78,6 +104,7 @@ class Inbox {
   std::deque<Arrived> messages_, calls_;
   std::uint64_t arrived_ = 0;
   std::uint64_t bytes_ = 0;
+  std::size_t descriptors_ = 0;  // that the messages hold open
 };
 
 }  // namespace miniray

@@ -20,8 +20,9 @@ class KeptBuffers {
  public:
   void keep(std::uint64_t number, std::span<const std::byte> bytes) {
     drop(number);
-    if (bytes.empty() || bytes_ + bytes.size() > limits::kept_bytes_max)
+    if (bytes.empty() || bytes_ + bytes.size() > limits::kept_bytes_max || kept_.size() >= limits::kept_buffers_max)
       throw ProtocolError("the peer asked to keep an empty buffer, or more than " +
+                          std::to_string(limits::kept_buffers_max) + " buffers or " +
                           std::to_string(limits::kept_bytes_max) + " bytes");
     Fd memory = system::sealed_memory("miniray-kept", bytes.size());
     if (!memory.valid()) throw ProtocolError("cannot keep a buffer for the peer: out of shared memory");

@@ -166,13 +166,26 @@ void SlotWriter::check_invariants() const {
 void SlotReader::share(std::uint32_t number, Fd memory) {
   const std::size_t bytes = memory.valid() ? system::sealed_memory_bytes(memory.get()) : 0;
   if (number == 0 || bytes <= slot_head_bytes || bytes > 2 * limits::shared_memory_bytes_max ||
-      slots_.size() >= 2 * limits::shared_slots_max || slots_.contains(number))
+      total_bytes_ + bytes > 2 * limits::shared_memory_bytes_max || slots_.size() >= 2 * limits::shared_slots_max ||
+      slots_.contains(number))
     throw ProtocolError("the peer offered shared memory that cannot be used (slot " + std::to_string(number) + ", " +
-                        std::to_string(bytes) + " bytes)");
+                        std::to_string(bytes) + " bytes, besides " + std::to_string(total_bytes_) + " bytes)");
+  total_bytes_ += bytes;
   slots_[number] = std::make_shared<system::Mapping>(memory.get(), bytes);
 }
 
-void SlotReader::unshare(std::uint32_t number) { slots_.erase(number); }
+void SlotReader::unshare(std::uint32_t number) {
+  const auto slot = slots_.find(number);
+  if (slot == slots_.end())
+    throw ProtocolError("the peer dropped shared memory that it did not offer (slot " + std::to_string(number) + ")");
+  total_bytes_ -= slot->second->bytes().size();
+  left_.push_back(slot->second);
+  slots_.erase(slot);
+  std::erase_if(left_, [](const auto& mapping) { return mapping.expired(); });
+  if (left_.size() > limits::left_slots_max)
+    throw ProtocolError("the peer dropped " + std::to_string(left_.size()) +
+                        " slots of shared memory whose arrays are still in use");
+}
 
 Buffer SlotReader::take(std::uint64_t number, std::uint64_t bytes) {
   const auto slot = slots_.find(number);
@@ -185,6 +198,9 @@ Buffer SlotReader::take(std::uint64_t number, std::uint64_t bytes) {
 
 void SlotReader::check_invariants() const {
   MINIRAY_CHECK(slots_.size() <= 2 * limits::shared_slots_max, slots_.size());
+  std::uint64_t total = 0;
+  for (const auto& [number, mapping] : slots_) total += mapping->bytes().size();
+  MINIRAY_CHECK(total == total_bytes_, total, total_bytes_);
   for (const auto& [number, mapping] : slots_)
     MINIRAY_CHECK(number != 0 && mapping && mapping->bytes().size() > slot_head_bytes, number);
 }

@@ -77,6 +77,8 @@ class SlotReader {
 
  private:
   std::map<std::uint64_t, std::shared_ptr<system::Mapping>> slots_;
+  std::uint64_t total_bytes_ = 0;
+  std::vector<std::weak_ptr<system::Mapping>> left_;  // dropped by the sender, and perhaps still in use here
 };
 
 }  // namespace miniray

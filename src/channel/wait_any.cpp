@@ -106,7 +106,7 @@ void WaitSet::collect(Channel::State& channel, std::vector<std::size_t>& ready) 
     if (channel.ready()) ready.push_back(position);
   } catch (const UsageError&) {  // another thread uses the channel
     throw;
-  } catch (const Error&) {
+  } catch (const Error&) {  // the channel has made one of what the peer sent, even if that was too much
     channel.postpone(std::current_exception());
     ready.push_back(position);
     const std::scoped_lock lock(mutex());

@@ -22,12 +22,14 @@ struct Options {
   int port = 10000;
   std::size_t workers = 0;
   std::optional<bool> encrypt;
+  std::uint64_t message_bytes_max = limits::message_bytes_max;
 };
 
 void serve(const Options& options) {
   WorkerServerOptions server_options;
   server_options.num_workers = options.workers;
   server_options.encrypt = options.encrypt;
+  server_options.message_bytes_max = options.message_bytes_max;
   server_options.find_work = find_in_library;
   WorkerServer* serving = nullptr;
   server_options.on_interrupt = [&serving] {
@@ -68,6 +70,7 @@ void add_worker_server(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--port", options->port, "The port to listen on; 0: any free port")->capture_default_str();
   command->add_option("--workers", options->workers, "The largest number of workers at a time (0: no limit)");
+  command->add_option("--message-bytes-max", options->message_bytes_max, "The largest message of a worker, in bytes");
   command->add_option(
       "--work-fn", options->work_fn,
       "./library.so:function, where the function is extern \"C\" void f(miniray::Handle&). Without this "

@@ -5,6 +5,8 @@
 #include <future>
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
+#include "base/log.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -117,10 +119,14 @@ Answer TaskDriver::ask(Question question) {
   Answer answer{};
   std::promise<void> told;
   const bool running = post([&](TaskEngine& engine) {
-    answer = question(engine);
-    told.set_value();
+    try {
+      answer = question(engine);
+      told.set_value();
+    } catch (...) {  // it concerns whoever asked
+      told.set_exception(std::current_exception());
+    }
   });
-  if (running) told.get_future().wait();
+  if (running) told.get_future().get();
   return answer;
 }
 
@@ -223,9 +229,19 @@ bool TaskDriver::take_orders() {
     asleep_ = true;
     rung_ = false;
   }
-  for (Task& task : incoming) engine_->submit(std::move(task));
-  for (Task& task : again) engine_->submit_again(std::move(task));
-  for (const Command& command : commands) command(*engine_);
+  // An order that fails must not take the others with it.
+  std::exception_ptr failure;
+  const auto carry_out = [&](const auto& order) {
+    try {
+      order();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  for (Task& task : incoming) carry_out([&] { engine_->submit(std::move(task)); });
+  for (Task& task : again) carry_out([&] { engine_->submit_again(std::move(task)); });
+  for (const Command& command : commands) carry_out([&] { command(*engine_); });
+  if (failure) std::rethrow_exception(failure);
   return !stopping;
 }
 
@@ -236,14 +252,57 @@ void TaskDriver::replace() {
   fresh_.noted = fresh_.noted || events_.added() != events;
 }
 
-void TaskDriver::run() {
-  while (take_orders()) {
-    replace();
-    publish();  // what the orders had to tell must not wait for a poll
-    engine_->poll(staff_->seconds_to_next_look(-1), waker_.get());
-    publish();
+// Returns false if the engine is to stop.
+bool TaskDriver::step() {
+  if (!take_orders()) return false;
+  if (!failed_) replace();
+  publish();  // what the orders had to tell must not wait for a poll
+  if (failed_) {
+    (void)waker_->receive();
+    return true;
   }
-  end();
+  engine_->poll(staff_->seconds_to_next_look(-1), waker_.get());
+  publish();
+  return true;
+}
+
+// No exception may end the thread: it would end the process, or leave futures that nobody settles. What one worker
+// sends is an error of that worker; what comes this far is no worker's, such as no memory at all.
+void TaskDriver::run() {
+  bool goes_on = true;
+  while (goes_on) {
+    try {
+      goes_on = step();
+    } catch (const std::exception& error) {
+      goes_on = !failed_;
+      fail(type_name(error) + ": " + error.what());
+    } catch (...) {
+      goes_on = !failed_;
+      fail("an exception that does not derive from std::exception");
+    }
+  }
+  try {
+    end();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, std::string("the end of a pool failed: ") + error.what());
+    const std::scoped_lock lock(news_mutex_);
+    ended_ = true;
+  }
+  news_came_.notify_all();
+}
+
+void TaskDriver::fail(const std::string& why) {
+  failed_ = true;
+  try {
+    log(LogLevel::error, "a pool cannot go on: " + why);
+    engine_->fail("the pool cannot go on: " + why);
+    publish();
+  } catch (const std::exception&) {  // stop() ends what is left
+  }
+}
+
+void TaskDriver::break_down(const std::string& why) {
+  (void)post_and_tell([why](TaskEngine& engine) { engine.fail(why); });
 }
 
 void TaskDriver::run_until_news(const Deadline& deadline) {

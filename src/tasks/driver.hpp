@@ -77,6 +77,8 @@ class TaskDriver {
   void cancel_waiting();
   /// Cancels all tasks, also those that run. No task is taken from now on.
   void cancel_all();
+  /// Ends all tasks and all workers, because the program cannot hand out outcomes any more.
+  void break_down(const std::string& why);
   void redefine(std::shared_ptr<TaskFunction> function, Message definition, const TaskNeeds& needs);
   /// Changes the needs of all tasks that share them, also of those that wait.
   void change_needs(std::shared_ptr<TaskNeeds> needs, TaskNeeds changed);
@@ -124,6 +126,8 @@ class TaskDriver {
   bool take_orders();
   void replace();
   void run();
+  bool step();
+  void fail(const std::string& why);
   void run_until_news(const Deadline& deadline);
   void publish();
   void end();
@@ -135,6 +139,7 @@ class TaskDriver {
   std::unique_ptr<TaskEngine> engine_;
   std::unique_ptr<Staff> staff_;
   std::unique_ptr<Channel> waker_, bell_;
+  bool failed_ = false;                     // the engine cannot go on; all of its tasks have ended
   Runs runs_ = Runs::while_its_user_waits;  // set by start(); any thread may ask
   std::thread thread_;
 

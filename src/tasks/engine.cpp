@@ -92,6 +92,7 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
   if (member.state == Member::State::ending) return;  // it must not become ready again
   const CallReply said = parse_reply(reply);
   if (said.verb == ReplyVerb::unknown) {
+    check_missing(member, said);
     Task task = *options_.initializer;
     task.definitions_given = member.preparing_since;
     std::int64_t waits_for = 0;
@@ -188,12 +189,7 @@ void TaskEngine::cancel(std::int64_t number, bool even_if_it_runs, Closing how) 
   const auto holder = std::ranges::find_if(members_, [&](const Member& member) { return member.has(number); });
   if (holder == members_.end() || holder->condemned == number) return;
   if (holder->running().number != number) {
-    // It waits behind another task there. If it has begun in this very moment, its result is ignored.
-    try {
-      if (holder->state != Member::State::ending) (void)holder->worker().send_some(drop_message(number));
-    } catch (const Error&) {  // its end will be noticed
-    }
-    finish({TaskOutcome::Kind::cancelled, *holder->take(number), {}, holder->worker().name(), {}, {}});
+    finish({TaskOutcome::Kind::cancelled, holder->take_waiting(number), {}, holder->worker().name(), {}, {}});
     return;
   }
   if (!even_if_it_runs) return;
@@ -218,6 +214,17 @@ void TaskEngine::cancel_all() {
       if (task.number != member.condemned)
         finish({TaskOutcome::Kind::cancelled, std::move(task), {}, member.worker().name(), {}, {}});
     member.state = Member::State::ending;
+  }
+}
+
+void TaskEngine::fail(const std::string& why) {
+  break_down(why);
+  for (Member& member : members_) {
+    give_back_resources(member);
+    for (Task& task : member.take_all())
+      if (task.number != member.condemned)
+        finish({TaskOutcome::Kind::broken, std::move(task), {}, member.worker().name(), why, {}});
+    if (member.state != Member::State::ending) end_member(member, why);
   }
 }
 
@@ -269,8 +276,14 @@ bool TaskEngine::receive_from(Members::iterator member) {
   std::optional<DeathCertificate> certificate;
   bool replies_may_be_lost = false;
   try {
-    while (std::optional<Message> message = member->worker().try_receive({}, Lane::any))
+    // A worker that sends without end must not keep the others waiting. What it has sent more comes at the next poll.
+    for (int taken = 0; taken < limits::replies_per_turn_max; ++taken) {
+      std::optional<Message> message = member->worker().try_receive({}, Lane::any);
+      if (!message) break;
+      if (message->kind == Message::Kind::call)
+        throw ProtocolError(member->worker().name() + " made a call, and a pool answers none");
       if (message->kind == Message::Kind::reply) on_reply(*member, std::move(*message));
+    }
     return true;
   } catch (const WorkerDied& died) {
     certificate = died.certificate();
@@ -282,22 +295,57 @@ bool TaskEngine::receive_from(Members::iterator member) {
   } catch (const Error& error) {
     certificate = certificate_saying(member->worker(), error.what());
     replies_may_be_lost = true;
+  } catch (const std::bad_alloc&) {  // the other workers go on
+    certificate = certificate_saying(member->worker(), "sent a reply for which this process has no memory");
+    replies_may_be_lost = true;
   }
   remove(member, *certificate, replies_may_be_lost);
   return false;
 }
 
+// A worker may send anything. What no worker sends is the end of this one.
+void TaskEngine::check_reply(Member& member, const Message& reply, ReplyVerb verb) {
+  const auto wrong = [&](const std::string& what) {
+    throw ProtocolError(member.worker().name() + " answered the call " + std::to_string(reply.head.number) + what);
+  };
+  const Task* const task = member.find(reply.head.number);
+  if (task == nullptr) {
+    if (!member.was_taken_back(reply.head.number) && !member.was_called_before(reply.head.number))
+      wrong(", which it was not given");
+    return;
+  }
+  const bool is_map = task->call.head.verb == static_cast<std::uint8_t>(CallVerb::map);
+  if (is_map ? verb == ReplyVerb::value || verb == ReplyVerb::pickle : verb == ReplyVerb::values)
+    wrong(is_map ? ", which is a map, with one value" : ", which is no map, with the values of a map");
+  if (verb == ReplyVerb::dropped && task->call.head.time_ns == 0) wrong(" with \"dropped\", and nobody dropped it");
+  if (verb == ReplyVerb::unknown && reply.size() > limits::unknown_reply_bytes_max)
+    wrong(" with " + std::to_string(reply.size()) + " bytes about what it does not know; the limit is " +
+          std::to_string(limits::unknown_reply_bytes_max));
+}
+
+void TaskEngine::check_missing(const Member& member, const CallReply& said) {
+  for (const std::int64_t number : said.missing)
+    if (!member.was_told(number))
+      throw ProtocolError(member.worker().name() + " lacks the definition " + std::to_string(number) +
+                          ", which it was never told of");
+}
+
 void TaskEngine::on_reply(Member& member, Message reply) {
   const ReplyVerb verb = reply_verb(reply);
   const std::int64_t number = reply.head.number;
+  reply.head.time_ns = std::max<std::int64_t>(reply.head.time_ns, 0);  // estimates are made of it
   member.may_be_silent = false;
   if (member.preparing_call != 0 && number == member.preparing_call) return prepared(member, reply);
   if (verb == ReplyVerb::dropped && member.was_taken_back(number)) return;
+  if (member.state != Member::State::ending) check_reply(member, reply, verb);
   // A reply to a call that somebody made before the worker came to the pool is not the pool's.
   if (verb == ReplyVerb::pickle && !options_.pickle && member.has(number))
     throw ProtocolError(member.worker().name() + " sent a pickle to a pool that takes none (pickle=False)");
   CallReply said;
-  if (verb == ReplyVerb::unknown) said = parse_reply(reply);  // it may throw, so it comes before the task is taken
+  if (verb == ReplyVerb::unknown) {  // these may throw, so they come before the task is taken
+    said = parse_reply(reply);
+    check_missing(member, said);
+  }
   std::optional<Task> task = member.take(number);
   if (member.task_count() == 0) give_back_resources(member);
   if (!task || number == member.condemned) return;  // its outcome was reported already
@@ -315,8 +363,9 @@ bool TaskEngine::ask_for_missing(Member& member, Task& task, const CallReply& re
   const bool failed = reply.missing_failed;
   if (missing.empty() && task.function) missing.push_back(task.function->number);
   try {
-    for (const std::int64_t number : missing) member.drop(number);  // it answers no call while it misses something
-  } catch (const Error&) {                                          // its end will be noticed
+    for (const std::int64_t number : missing)  // it answers no call while it misses something
+      if (member.knows(number)) member.drop(number);
+  } catch (const Error&) {  // its end will be noticed
   }
   bool is_its_own = false, may_come = false;
   std::set<std::int64_t> seen;
@@ -503,7 +552,12 @@ std::vector<std::shared_ptr<Worker>> TaskEngine::end_workers() {
   }
   members_.clear();
   members_changed_ = true;
-  for (const std::shared_ptr<Worker>& worker : all) worker->end();
+  for (const std::shared_ptr<Worker>& worker : all) {
+    try {
+      worker->end();
+    } catch (const std::exception&) {  // of what it has sent; it is closed all the same
+    }
+  }
   return all;
 }
 

@@ -65,6 +65,9 @@ class TaskEngine {
   void cancel_waiting();
   /// Cancels all tasks, also those that run. Their replies are ignored from now on: end_workers() comes next.
   void cancel_all();
+  /// Ends all tasks, also those that run, and all workers, because the engine cannot go on. No task is taken from now
+  /// on, and poll() must not be called again.
+  void fail(const std::string& why);
   /// Lets tasks go on that waited for the value of this function, which is in its definition now.
   void defined(const TaskFunction& function);
   [[nodiscard]] std::vector<TaskOutcome> take_outcomes() { return std::exchange(outcomes_, {}); }
@@ -106,6 +109,8 @@ class TaskEngine {
   /// Takes all replies of a worker that have arrived. Returns false if the worker is gone, and was removed.
   bool receive_from(Members::iterator member);
   void on_reply(Member& member, Message reply);
+  static void check_missing(const Member& member, const CallReply& said);
+  static void check_reply(Member& member, const Message& reply, ReplyVerb verb);
   void prepared(Member& member, const Message& reply);
   /// Asks for the values of definitions that a worker does not know by their names. Returns true if the task can be
   /// tried again: at once, or when the value that `waits_for` names is there.

@@ -141,12 +141,28 @@ TEST_CASE("a worker that never has enough does not keep a task for ever") {
   scene.add_worker([](Handle& handle) {
     handle.set_call_server([](Handle& called, const Message& call) {
       if (parse_call(call).verb != CallVerb::call) return;
-      send_quick(called.channel(), call, reply_message(ReplyVerb::unknown, unknown_body({99})));
+      send_quick(called.channel(), call, reply_message(ReplyVerb::unknown, unknown_body({7})));
     });
     (void)handle.recv();
   });
-  scene.engine.submit(task_of(1, function(1, true)));
+  scene.engine.submit(task_of(1, function(99, true)));
   CHECK(parse_reply(scene.outcome(1).reply).verb == ReplyVerb::unknown);
+}
+
+TEST_CASE("a worker that lacks what it was never told of is lost, and its task with it") {
+  for (const std::int64_t number : {INT64_MIN, std::int64_t{0}, std::int64_t{2}, INT64_MAX}) {
+    Scene scene;
+    scene.add_node(1);
+    scene.add_worker([=](Handle& handle) {
+      handle.set_call_server([=](Handle& called, const Message& call) {
+        if (parse_call(call).verb != CallVerb::call) return;
+        send_quick(called.channel(), call, reply_message(ReplyVerb::unknown, unknown_body({number})));
+      });
+      (void)handle.recv();
+    });
+    scene.engine.submit(task_of(1, function(1, true)));
+    CHECK(scene.outcome(1).kind == TaskOutcome::Kind::died);
+  }
 }
 
 TEST_CASE("a task whose function is asked for after the pool has broken down is not kept waiting for it") {

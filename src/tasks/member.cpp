@@ -26,6 +26,7 @@ void Member::tell(const TaskFunction& function) {
   const bool has_slot = function.slot.empty() || slots_[function.slot] == function.number;
   if (known != known_.end() && known->second == function.revision && has_slot) return;
   (void)worker_->send_some(function.definition);
+  last_told_ = std::max(last_told_, function.number);
   known_[function.number] = function.revision;
   if (has_slot) return;
   const std::int64_t before = std::exchange(slots_[function.slot], function.number);
@@ -104,6 +105,24 @@ void Member::give(Task& task, std::int64_t lease_ns) {
 
 bool Member::has(std::int64_t number) const {
   return std::ranges::any_of(tasks_, [&](const Task& task) { return task.number == number; });
+}
+
+const Task* Member::find(std::int64_t number) const {
+  const auto found = std::ranges::find(tasks_, number, &Task::number);
+  return found == tasks_.end() ? nullptr : &*found;
+}
+
+// If it has begun in this very moment, its result is ignored.
+Task Member::take_waiting(std::int64_t number) {
+  MINIRAY_CHECK(!tasks_.empty() && running().number != number, number);
+  try {
+    if (state != State::ending) (void)worker_->send_some(drop_message(number));
+  } catch (const Error&) {  // its end will be noticed
+  }
+  taken_back_.insert(number);
+  std::optional<Task> task = take(number);
+  MINIRAY_CHECK(task, number);
+  return std::move(*task);
 }
 
 std::optional<Task> Member::take(std::int64_t number) {

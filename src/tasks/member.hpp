@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "calls/call_format.hpp"
 #include "miniray/limits.hpp"
 #include "miniray/worker.hpp"
 #include "tasks/task.hpp"
@@ -54,8 +55,21 @@ class Member {
   /// machine they may yet.) Replies were received after `now_ns`.
   [[nodiscard]] std::vector<Task> take_overdue(std::int64_t now_ns);
   [[nodiscard]] std::deque<Task> take_all();
-  /// Returns whether a reply "dropped" is about a task that was taken back. The task may be here again by now.
+  /// Returns whether a reply is about a task that was taken back or cancelled while it waited here, and expects no
+  /// further one. A task that was taken back may be here again by now.
   [[nodiscard]] bool was_taken_back(std::int64_t number);
+  /// Removes a task that waits behind another, tells the worker to drop it, and returns it.
+  [[nodiscard]] Task take_waiting(std::int64_t number);
+  /// Returns the task that is here under this number; nullptr if there is none.
+  [[nodiscard]] const Task* find(std::int64_t number) const;
+  /// Returns whether a reply may be to a caller that used the worker before this pool. Each call has one reply.
+  [[nodiscard]] bool was_called_before(std::int64_t number) {
+    return number > 0 && number < first_number_ && ++late_replies_ < first_number_;
+  }
+  /// Returns whether the worker was told of the function, now or before.
+  [[nodiscard]] bool was_told(std::int64_t function) const { return function > 0 && function <= last_told_; }
+  /// Returns whether the worker has the function, as far as is known.
+  [[nodiscard]] bool knows(std::int64_t function) const { return known_.contains(function); }
 
   [[nodiscard]] bool idle() const { return state == State::ready && tasks_.empty(); }
   [[nodiscard]] std::size_t task_count() const { return tasks_.size(); }
@@ -102,6 +116,9 @@ class Member {
   std::int64_t lease_end_ns_ = 0;  // until when the tasks that wait may begin
   bool holds_up_ = false;
   std::multiset<std::int64_t> taken_back_;
+  const std::int64_t first_number_ = next_call_number();
+  std::int64_t late_replies_ = 0;                // to calls of earlier users
+  std::int64_t last_told_ = 0;                   // the highest number of a function
   std::map<std::int64_t, std::int64_t> known_;   // functions and their revisions
   std::deque<std::int64_t> known_order_;         // functions, the oldest first; what they need is not dropped
   std::map<std::string, std::int64_t> slots_;    // globals, and the numbers of their values

@@ -169,7 +169,7 @@ void PoolDriver::settle(const TaskOutcome& outcome, Callbacks& due) {
   try {
     if (outcome.kind == TaskOutcome::Kind::reply) reply = parse_reply(outcome.reply);
     failure = failure_of(outcome, reply, owner->called());
-  } catch (const Error&) {  // the body is not what a worker should send
+  } catch (const std::exception&) {  // the body is not what a worker should send, or there is no memory for it
     failure = std::current_exception();
   }
   if (failure && ending_of(outcome) == Ending::done && !outcome.task.of_map) tally().count_unreadable();
@@ -193,8 +193,12 @@ void PoolDriver::lead(Lock& lock, std::optional<double> timeout_s) {
   }
   lock.lock();
   Callbacks due;
-  if (news)
-    for (const TaskOutcome& outcome : news->outcomes) settle(outcome, due);
+  try {
+    if (news)
+      for (const TaskOutcome& outcome : news->outcomes) settle(outcome, due);
+  } catch (...) {  // the other threads must not wait for this one for ever
+    if (!interrupt) interrupt = std::current_exception();
+  }
   led_ = false;
   changed_.notify_all();
   lock.unlock();

@@ -51,8 +51,7 @@ bool Staff::may_try(std::size_t position, Node& node) {
   if (node.recruit && node.granted) return true;
   if (engine_.is_broken()) {
     while (!node.vacancies.empty()) {
-      end_dead(std::move(node.vacancies.front()));
-      node.vacancies.pop_front();
+      end_dead(take_vacancy(node));
     }
     return false;
   }
@@ -60,8 +59,7 @@ bool Staff::may_try(std::size_t position, Node& node) {
   const std::optional<double> pause_s = budget_->take(static_cast<double>(now_ns()) / 1e9);
   if (!pause_s) {
     node.recruit.reset();
-    end_dead(std::move(node.vacancies.front()));
-    node.vacancies.pop_front();
+    end_dead(take_vacancy(node));
     refuse(position, budget_->refusal());
     return false;
   }
@@ -81,8 +79,7 @@ void Staff::try_to_fill(std::size_t position, Node& node) {
     node.look_ns = std::min(2 * node.look_ns, limits::recruit_look_max_ms * ns_per_ms);
   } catch (const WillNotCome& never) {
     node.recruit.reset();
-    end_dead(std::move(node.vacancies.front()));
-    node.vacancies.pop_front();
+    end_dead(take_vacancy(node));
     refuse(position, never.what());
   } catch (const std::exception& error) {
     failed(position, node, error.what());
@@ -91,8 +88,8 @@ void Staff::try_to_fill(std::size_t position, Node& node) {
 
 void Staff::filled(std::size_t position, Node& node, std::shared_ptr<Worker> worker) {
   const bool shares_clock = source_.shares_clock(*worker);
-  if (worker.get() != node.vacancies.front().get()) end_dead(std::move(node.vacancies.front()));
-  node.vacancies.pop_front();
+  std::shared_ptr<Worker> gone = take_vacancy(node);
+  if (worker != gone) end_dead(std::move(gone));
   if (std::optional<Channel> link = node.recruit->new_link()) engine_.set_link(position, std::move(*link));
   engine_.add_worker(position, std::move(worker), shares_clock);
   if (std::exchange(node.unreachable, false)) events_.add({.kind = "node_back", .node = engine_.node_name(position)});
@@ -118,6 +115,12 @@ void Staff::refuse(std::size_t position, const std::string& why) {
   if (engine_.census().workers == 0 && !expected)
     engine_.break_down("no worker is left, and none takes the place of the last one: " + why);
   if (nodes_[position].vacancies.empty()) engine_.break_node(position, why);
+}
+
+std::shared_ptr<Worker> Staff::take_vacancy(Node& node) {
+  std::shared_ptr<Worker> gone = std::move(node.vacancies.front());
+  node.vacancies.pop_front();
+  return gone;
 }
 
 // Begins to close a worker that is gone. advance() goes on with it.

@@ -59,6 +59,7 @@ class Staff {
   void filled(std::size_t position, Node& node, std::shared_ptr<Worker> worker);
   void failed(std::size_t position, Node& node, const std::string& why);
   void refuse(std::size_t position, const std::string& why);
+  static std::shared_ptr<Worker> take_vacancy(Node& node);
   void end_dead(std::shared_ptr<Worker> gone);
 
   TaskEngine& engine_;

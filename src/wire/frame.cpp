@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.hpp"
+#include "base/free_memory.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -21,6 +23,13 @@ void check_head(const FrameHead& head, std::uint64_t message_bytes_max) {
   if (head.buffer_count > limits::buffers_max)
     throw MessageTooLarge("the peer announced a message with " + std::to_string(head.buffer_count) +
                           " buffers; the limit is " + std::to_string(limits::buffers_max));
+}
+
+// Adds the bytes of a buffer, wherever they are, to those of its message.
+void count_entry(std::uint64_t& announced, const BufferEntry& entry, std::uint64_t message_bytes_max) {
+  if (__builtin_add_overflow(announced, entry.bytes, &announced) || announced > message_bytes_max)
+    throw MessageTooLarge("the peer announced a message of more than " + std::to_string(message_bytes_max) +
+                          " bytes, which is the limit (message_bytes_max)");
 }
 
 CallHead checked(const FrameCallHead& head) {
@@ -50,7 +59,7 @@ void append_frame_prefix(std::string& out, const FrameHead& head, const CallHead
 }
 
 // Every take() checks that the bytes exist, so no size in the frame can cause a large allocation.
-Frame parse_frame(std::string_view bytes) {
+Frame parse_frame(std::string_view bytes, std::uint64_t message_bytes_max) {
   const auto take = [&](std::uint64_t count) {
     if (count > bytes.size()) throw ProtocolError("the peer sent an incomplete frame through shared memory");
     const std::string_view taken = bytes.substr(0, count);
@@ -59,7 +68,7 @@ Frame parse_frame(std::string_view bytes) {
   };
   Frame frame;
   std::memcpy(&frame.head, take(sizeof(FrameHead)).data(), sizeof(FrameHead));
-  check_head(frame.head, limits::message_bytes_max);
+  check_head(frame.head, message_bytes_max);
   if (has_call_head(frame.head.kind)) {
     FrameCallHead call_head;
     std::memcpy(&call_head, take(sizeof(call_head)).data(), sizeof(call_head));
@@ -68,6 +77,8 @@ Frame parse_frame(std::string_view bytes) {
   const std::string_view table = take(frame.head.buffer_count * sizeof(BufferEntry));
   frame.entries.resize(frame.head.buffer_count);
   if (!table.empty()) std::memcpy(frame.entries.data(), table.data(), table.size());
+  std::uint64_t announced = frame.head.body_bytes;
+  for (const BufferEntry& entry : frame.entries) count_entry(announced, entry, message_bytes_max);
   frame.body = take(frame.head.body_bytes);
   frame.buffers.resize(frame.entries.size());
   for (std::size_t i = 0; i < frame.entries.size(); ++i) {
@@ -78,6 +89,11 @@ Frame parse_frame(std::string_view bytes) {
   }
   if (!bytes.empty()) throw ProtocolError("the peer sent more than one frame in one record of shared memory");
   return frame;
+}
+
+// Smaller buffers come from the heap, whole: they are allocated one at a time, when their bytes come.
+bool FrameReader::arrives_in_pages(const BufferEntry& entry) {
+  return entry.bytes >= limits::recycled_buffer_bytes_min;
 }
 
 // Returns the final place of the next bytes, or nothing if they should go to the staging area: a small rest, or bytes
@@ -92,8 +108,12 @@ std::span<std::byte> FrameReader::direct_room() {
     return std::as_writable_bytes(std::span(frame_.body)).subspan(filled_);
   }
   if (state_ == State::buffers && buffer_ < frame_.buffers.size()) {
-    const std::span<std::byte> rest = frame_.buffers[buffer_].bytes().subspan(filled_);
-    if (rest.size() >= limits::staging_bytes) return rest;
+    const std::uint64_t left = frame_.entries[buffer_].bytes - filled_;
+    if (left < limits::staging_bytes) return {};
+    if (!arrives_in_pages(frame_.entries[buffer_])) return frame_.buffers[buffer_].bytes().subspan(filled_);
+    // So does the memory of a large buffer. Growing moves its pages, and copies nothing.
+    arriving_.grow(filled_ + std::min<std::uint64_t>(left, std::max(limits::buffer_growth_bytes, filled_)));
+    return {arriving_.data() + filled_, std::min<std::uint64_t>(left, arriving_.bytes() - filled_)};
   }
   return {};
 }
@@ -118,7 +138,7 @@ void FrameReader::commit(std::size_t bytes) {
   if (direct_) {
     filled_ += bytes;
     received_ += bytes;
-    MINIRAY_CHECK(filled_ <= (state_ == State::body ? frame_.body.size() : frame_.buffers[buffer_].size), filled_);
+    MINIRAY_CHECK(filled_ <= (state_ == State::body ? frame_.body.size() : frame_.entries[buffer_].bytes), filled_);
   } else {
     staged_end_ += bytes;
     MINIRAY_CHECK(staged_end_ <= limits::staging_bytes, staged_end_);
@@ -180,12 +200,21 @@ bool FrameReader::read_table() {
     if (staged() < sizeof(BufferEntry)) return false;
     BufferEntry& entry = frame_.entries.emplace_back();
     take_staged(reinterpret_cast<std::byte*>(&entry), sizeof(BufferEntry));
-    if (__builtin_add_overflow(announced_, entry.bytes, &announced_) || announced_ > message_bytes_max_)
-      throw MessageTooLarge("the peer announced a message of more than " + std::to_string(message_bytes_max_) +
-                            " bytes, which is the limit");
+    count_entry(announced_, entry, message_bytes_max_);
   }
+  if (!frame_.entries.empty()) require_memory();
   state_ = announced_ > hold_above_ ? State::held : State::body;
   return true;
+}
+
+// A buffer takes memory as its bytes come. One that can never come whole is refused before that.
+void FrameReader::require_memory() const {
+  std::uint64_t wanted = 0;
+  for (const BufferEntry& entry : frame_.entries) wanted += entry.place.in_stream() ? entry.bytes : 0;
+  if (!system::has_room(wanted))
+    throw MessageTooLarge("the peer announced a message with " + std::to_string(wanted) +
+                          " bytes of arrays, and this machine has memory for " +
+                          std::to_string(system::available_memory()));
 }
 
 void FrameReader::set_hold_above(std::uint64_t bytes) {
@@ -215,10 +244,15 @@ bool FrameReader::read_buffers() {
     const BufferEntry& entry = frame_.entries[buffer_];
     Buffer& buffer = frame_.buffers[buffer_];
     if (!entry.place.in_stream()) continue;
-    if (buffer.data == nullptr) buffer = recycler_.allocate(entry.bytes);  // one at a time, when its bytes come
-    MINIRAY_CHECK(filled_ <= entry.bytes && buffer.size == entry.bytes, filled_, entry.bytes, buffer.size);
-    filled_ += take_staged(buffer.data + filled_, entry.bytes - filled_);
+    MINIRAY_CHECK(filled_ <= entry.bytes, filled_, entry.bytes);
+    const bool in_pages = arrives_in_pages(entry);
+    if (!in_pages && buffer.data == nullptr) buffer = Buffer::allocate(entry.bytes);
+    if (in_pages && arriving_.data() == nullptr) arriving_ = recycler_.begin(entry.bytes);
+    const std::uint64_t here = std::min<std::uint64_t>(staged(), entry.bytes - filled_);
+    if (in_pages) arriving_.grow(filled_ + here);
+    filled_ += take_staged((in_pages ? arriving_.data() : buffer.data) + filled_, here);
     if (filled_ < entry.bytes) return false;
+    if (in_pages) buffer = recycler_.finish(std::exchange(arriving_, {}), entry.bytes);
   }
   finish();
   return true;

@@ -65,12 +65,13 @@ struct Frame {
 
 /// Parses a complete small frame. Throws ProtocolError if the bytes are anything else, MessageTooLarge if the frame
 /// announces more than the limits.
-[[nodiscard]] Frame parse_frame(std::string_view bytes);
+[[nodiscard]] Frame parse_frame(std::string_view bytes, std::uint64_t message_bytes_max = limits::message_bytes_max);
 
 /// Parses frames from a stream that arrives in pieces of any size. The caller reads into room() and calls commit(); the
 /// bytes of large bodies and buffers go directly to their final place. Every size is checked against the limits before
-/// memory is allocated: commit() throws ProtocolError for bytes that are not a frame and MessageTooLarge for a frame
-/// that is too large. After either, the reader cannot continue.
+/// memory is allocated, and memory grows as bytes arrive: commit() throws ProtocolError for bytes that are not a frame
+/// and MessageTooLarge for a frame that is too large. Both functions throw std::bad_alloc if there is no memory for
+/// what has arrived. After any of these, the reader cannot continue.
 class FrameReader {
  public:
   explicit FrameReader(std::uint64_t message_bytes_max = limits::message_bytes_max)
@@ -103,10 +104,12 @@ class FrameReader {
   bool read_head();
   bool read_call_head();
   bool read_table();
+  void require_memory() const;
   bool read_body();
   bool read_buffers();
   std::size_t take_staged(std::byte* to, std::size_t most);
   void finish();
+  [[nodiscard]] static bool arrives_in_pages(const BufferEntry& entry);
   [[nodiscard]] std::span<std::byte> direct_room();
 
   std::uint64_t message_bytes_max_;
@@ -116,8 +119,9 @@ class FrameReader {
   State state_ = State::head;
   Frame frame_;
   BufferRecycler recycler_;
-  std::size_t buffer_ = 0;    // which buffer is being filled
-  std::uint64_t filled_ = 0;  // how many bytes of the body, or of that buffer, are there
+  system::PageMemory arriving_;  // of the large buffer that is being filled
+  std::size_t buffer_ = 0;       // which buffer is being filled
+  std::uint64_t filled_ = 0;     // how many bytes of the body, or of that buffer, are there
   std::uint64_t received_ = 0, announced_ = 0;
   bool direct_ = false;  // the last room() was the final place of the bytes
   std::deque<Frame> finished_;

@@ -15,6 +15,7 @@
 //   builders: array(form, dtype, shape)   bytes_beside()
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,8 +71,12 @@ class BufferQueue {
     return buffers_[next_++];
   }
   Array take_array(Array::Form form, DType dtype, Shape shape) {
+    // A zero among the extents makes the array empty, and the others must make sense all the same.
+    std::uint64_t bytes = item_bytes(dtype);
     for (const std::uint64_t extent : shape)
-      if (extent > static_cast<std::uint64_t>(INT64_MAX))
+      if (extent > static_cast<std::uint64_t>(INT64_MAX) ||
+          __builtin_mul_overflow(bytes, std::max<std::uint64_t>(extent, 1), &bytes) ||
+          bytes > static_cast<std::uint64_t>(INT64_MAX))
         throw ProtocolError("an array in a message has an impossible shape");
     Buffer buffer = take();
     if ((form == Array::Form::descriptor) != (PassedDescriptor::in(buffer) != nullptr))

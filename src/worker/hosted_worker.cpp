@@ -94,6 +94,7 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   channel.shared_memory = request.shared_memory;
   channel.spin_us = request.spin_us;
   channel.inbox_bytes_max = request.inbox_bytes_max;
+  channel.message_bytes_max = std::min(request.message_bytes_max, options_.message_bytes_max);
   channel.on_interrupt = options_.on_interrupt_in_worker;
   auto line = std::make_shared<SupplyLine>(Fd(supply), options_.on_interrupt_in_worker);
   channel.supply = [line](std::uint64_t number, std::uint64_t bytes) { return line->fetch(number, bytes); };

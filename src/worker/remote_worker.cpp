@@ -49,6 +49,7 @@ ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Add
   request.shared_memory = options.same_machine;
   request.spin_us = options.worker.spin_us;
   request.inbox_bytes_max = options.worker.inbox_bytes_max;
+  request.message_bytes_max = options.worker.message_bytes_max;
   request.unreachable_ms = static_cast<int>(options.unreachable_s * 1000);
   request.environment = options.environment;
   request.cpus = options.cpus;

@@ -38,6 +38,7 @@ std::string write_request(const Request& request) {
                     {"shared_memory", request.shared_memory},
                     {"spin_us", request.spin_us ? Value(*request.spin_us) : Value()},
                     {"inbox_bytes_max", request.inbox_bytes_max},
+                    {"message_bytes_max", request.message_bytes_max},
                     {"unreachable_ms", request.unreachable_ms},
                     {"environment", Value(std::move(environment))},
                     {"cpus", Value(std::move(cpus))}};
@@ -61,6 +62,7 @@ Request read_request(std::string_view text) {
   if (const Value* spin = value.find("spin_us"); spin != nullptr && !spin->is_null())
     request.spin_us = static_cast<int>(std::clamp<std::int64_t>(spin->integer(), 0, INT32_MAX));
   if (const Value* inbox = value.find("inbox_bytes_max")) request.inbox_bytes_max = inbox->unsigned_integer();
+  if (const Value* largest = value.find("message_bytes_max")) request.message_bytes_max = largest->unsigned_integer();
   if (const Value* after = value.find("unreachable_ms")) {
     if (after->integer() < limits::unreachable_min_ms || after->integer() > INT32_MAX)
       throw ProtocolError("unreachable_ms is out of range: " + std::to_string(after->integer()));

@@ -29,6 +29,7 @@ struct Request {
   bool shared_memory = true;
   std::optional<int> spin_us;
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
+  std::uint64_t message_bytes_max = limits::message_bytes_max;
   int unreachable_ms = limits::unreachable_ms;
   std::map<std::string, std::string> environment;
   std::vector<int> cpus;  ///< the CPUs to run on; empty: all

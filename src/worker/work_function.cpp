@@ -82,8 +82,9 @@ int run_spawned(const WorkFunction& work) {
   const char* setting = std::getenv("MINIRAY_SPAWNED");
   int channel = -1, lifeline = -1, crash_file = -1, coordinator = -1, shared_memory = 0;
   char codec[16] = {};
-  if (setting == nullptr || std::sscanf(setting, "%d,%d,%d,%d,%d,%15s", &channel, &lifeline, &crash_file, &coordinator,
-                                        &shared_memory, codec) != 6)
+  unsigned long inbox_bytes_max = 0, message_bytes_max = 0;
+  if (setting == nullptr || std::sscanf(setting, "%d,%d,%d,%d,%d,%15[a-z],%lu,%lu", &channel, &lifeline, &crash_file,
+                                        &coordinator, &shared_memory, codec, &inbox_bytes_max, &message_bytes_max) != 8)
     throw UsageError("this program was not started by Worker::spawn; start its coordinator instead");
   unsetenv("MINIRAY_SPAWNED");  // the children of this process must not see it
   become_worker(lifeline, crash_file);
@@ -91,6 +92,8 @@ int run_spawned(const WorkFunction& work) {
   options.peer = "coordinator " + std::to_string(coordinator);
   options.codec = parse_codec(codec);
   options.shared_memory = shared_memory != 0;
+  options.inbox_bytes_max = inbox_bytes_max;
+  options.message_bytes_max = message_bytes_max;
   return run_work_function(work, Channel(channel, options));
 }
 

@@ -29,6 +29,7 @@ ChannelOptions channel_options(const WorkerOptions& options, std::string peer) {
   channel.shared_memory = options.shared_memory;
   channel.spin_us = options.spin_us;
   channel.inbox_bytes_max = options.inbox_bytes_max;
+  channel.message_bytes_max = options.message_bytes_max;
   channel.on_interrupt = options.on_interrupt;
   return channel;
 }
@@ -46,6 +47,7 @@ Worker::State::State(std::string worker_name, const WorkerOptions& options, Seal
       process_(std::move(process)),
       channel_([&] {
         ChannelOptions channel = channel_options(options, name);
+        channel.peer_is_worker = true;
         channel.peer_is_gone = [asked = process_.get()] { return asked->is_gone(); };
         channel.seal = std::move(socket.seal);
         return Channel(socket.socket.release(), std::move(channel));
@@ -72,7 +74,8 @@ Worker Worker::spawn(const std::vector<std::string>& command, WorkerOptions opti
   auto process = LocalProcess::spawn(command, keep, [&](int lifeline, int crash_file) {
     return "MINIRAY_SPAWNED=" + std::to_string(keep[0]) + "," + std::to_string(lifeline) + "," +
            std::to_string(crash_file) + "," + std::to_string(getpid()) + "," + (options.shared_memory ? "1," : "0,") +
-           name_of(options.codec);
+           name_of(options.codec) + "," + std::to_string(options.inbox_bytes_max) + "," +
+           std::to_string(options.message_bytes_max);
   });
   const std::string name = local_name(process->pid(), options);
   return Worker(std::make_unique<State>(name, options, SealedSocket{std::move(here), nullptr}, std::move(process)));
@@ -208,10 +211,22 @@ void Worker::State::print_unreported_end() {
 // Closes the sending direction only: the worker's messages are still read, because its failure may be on its way.
 void Worker::State::end() {
   if (generation_ != process_generation() || channel_.closed() || arrived_at_end_) return;
-  channel_.pump();
+  try {
+    channel_.pump();
+  } catch (const UsageError&) {  // another thread is using the channel
+    throw;
+  } catch (const Error&) {  // the worker has sent what cannot be read. It ends all the same
+    channel_.close();
+  }
   ended_by_itself_ = channel_.ended() || has_sent_its_end();
   arrived_at_end_ = channel_.arrived();
-  channel_.end();
+  try {
+    channel_.end();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+    channel_.close();
+  }
 }
 
 bool Worker::State::has_sent_its_end() const {
