@@ -230,8 +230,8 @@ class RemoteWorker(Worker):
     was started with. ``key`` is 64 hexadecimal digits; by default it is MINIRAY_KEY, or the content of ~/.miniray/key.
     If one host does not answer the other for ``unreachable_s`` seconds, each treats the other as gone. ``env`` is added
     to the worker's environment. ``restart`` and ``on_restart`` do what Worker's do; the server starts the new process.
-    A connection that leaves this machine is encrypted. ``encrypt=False`` is for networks that you trust; the server must
-    be started with it too. ``encrypt=True`` also encrypts a connection within this machine.
+    A connection that leaves this machine is encrypted. ``encrypt=False`` is for networks that you trust; the server
+    must be started with it too. ``encrypt=True`` also encrypts a connection within this machine.
     ``pickle=False`` does what Worker's does: use it for servers that you do not trust with this process.
     """
 
