@@ -147,14 +147,15 @@ void Channel::State::absorb_parsed() {
 bool Channel::State::absorb_ring() {
   if (!ring_in_) return false;
   ring_in_->sleep();
-  const std::uint64_t here = ring_in_->written();
   std::size_t taken = 0;
   try {
     while (const std::optional<std::string_view> frame = ring_in_->take(absorbed_bytes_)) {
       taken += frame->size();
       absorb(parse_frame(*frame, options.message_bytes_max));
-      // The peer may write as fast as this side reads. For what it has put since, it rings the bell.
-      if (taken > limits::ring_turn_bytes && ring_in_->has_taken(here)) break;
+      // The peer may write as fast as this side reads. What was there at first has been taken by now, and for what the
+      // peer has put since, it rings the bell.
+      static_assert(limits::ring_turn_bytes >= limits::ring_bytes);
+      if (taken > limits::ring_turn_bytes) break;
     }
   } catch (...) {
     fail_broken();

@@ -82,9 +82,6 @@ class RingReader : Ring {
   /// Returns the bytes of the next frame, if there is one and the caller has read as much of the socket's stream as it
   /// needs. They are valid until the next call. Throws ProtocolError.
   [[nodiscard]] std::optional<std::string_view> take(std::uint64_t stream_bytes);
-  /// Returns up to where the peer has written, and whether all up to there was taken.
-  [[nodiscard]] std::uint64_t written() const { return head().written.load(); }
-  [[nodiscard]] bool has_taken(std::uint64_t position) const { return read_ >= position; }
   /// Asks the writer for a bell with its next frame. empty() and take() see every frame from before this call.
   void sleep() { head().quiet.store(0); }
   /// Tells the writer that this side looks at the ring by itself and needs no bell.
