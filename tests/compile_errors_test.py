@@ -1,4 +1,4 @@
-"""What the compiler says of a typed call that cannot work: the cause, in words, and the cure."""
+"""What the compiler says of a typed call or message that cannot work: the cause, in words, and the cure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ PROGRAM = """
 #include <string_view>
 #include <vector>
 double square(double x) {{ return x * x; }}
+struct Grid {{ double scale; int cells[4]; }};
+struct Board {{ int squares[8][8]; std::string name; }};
+struct Named {{ int id; char name[32]; double x; }};
+struct Single {{ int id; int only[1]; }};
+struct Listed {{
+  static constexpr auto fields() {{ return miniray::fields("cells", &Listed::cells); }}
+  int cells[4];
+}};
+struct Pair {{ int a, b; }};
+class Given {{
+ public:
+  Given(int a, int b) : sum(a + b) {{}}
+  int sum;
+}};
+struct Plain {{ Given given; Pair pair; std::array<Pair, 2> pairs; std::vector<int> numbers; std::string text; }};
+static_assert(!miniray::detail::has_c_array<Plain>());
 void run(miniray::Pool& pool, miniray::Caller& caller, miniray::Channel& channel, int captured) {{
   (void)captured, (void)pool, (void)caller, (void)channel;
   {line}
@@ -52,6 +68,15 @@ def compiled(compiler: str, line: str) -> subprocess.CompletedProcess[str]:
         ('(void)pool.map<std::string_view>("f", std::vector{1});', "a result owns its content"),
         ('(void)pool.submit<std::array<std::string_view, 2>>("f").get();', "a result owns its content"),
         ("(void)channel.recv<std::array<std::string_view, 2>>();", "a received object owns its content"),
+        (
+            "channel.send(Grid{});",
+            "a member that is a C array, which miniray cannot send or receive: make it a std::array",
+        ),
+        ("(void)channel.recv<Grid>();", "a member that is a C array"),
+        ("(void)channel.recv<std::vector<Board>>();", "a member that is a C array"),
+        ("channel.send(Named{});", "a member that is a C array"),
+        ("channel.send(Single{});", "a C array of one element"),
+        ("channel.send(Listed{});", "a member in the description of this class is a C array"),
     ],
 )
 def test_a_mistake_is_named(compiler: str, line: str, says: str) -> None:
@@ -67,5 +92,6 @@ def test_a_mistake_is_named(compiler: str, line: str, says: str) -> None:
 def test_calls_that_are_right_compile(compiler: str) -> None:
     """The same program with no mistake has no error, so the tests above fail for the reason that they name."""
     right = '(void)pool.submit(square, 3); (void)pool.submit([](std::string y) { return y.size(); }, "a");'
+    right += " channel.send(Pair{1, 2}); (void)channel.recv<std::array<Pair, 2>>();"
     result = compiled(compiler, right + " (void)pool.map(square, std::vector{1, 2}); caller.call([] {});")
     assert result.returncode == 0, result.stderr[-3000:]

@@ -61,6 +61,10 @@ def tidy(_=None):
     finally:
         open("tidied", "w").close()
 
+def block(_=None):
+    begun("block")
+    threading.Event().wait()
+
 def begun_files():
     return [name for name in os.listdir() if name.startswith("begun")]
 
@@ -125,6 +129,34 @@ PLACES: dict[str, tuple[str, int]] = {
         asyncio.run(work())
         """,
         2,
+    ),
+    "a callback that blocks": (
+        """
+        with Pool(2) as pool:
+            pool.submit(abs, 1).add_done_callback(block)
+            pool.submit(sleep).result()
+        """,
+        2,
+    ),
+    "a callback that blocks, without with": (
+        "pool = Pool(2); pool.submit(abs, 1).add_done_callback(block); wait_for_begun(); time.sleep(1000)",
+        1,
+    ),
+    "a callback that blocks a shutdown": (
+        "pool = Pool(2); pool.submit(abs, 1).add_done_callback(block); pool.shutdown()",
+        1,
+    ),
+    "a callback that blocks a cluster's pool": (
+        """
+        with Cluster(nodes()) as cluster, Pool(cluster) as pool:
+            pool.submit(abs, 1).add_done_callback(block)
+            pool.shutdown()
+        """,
+        1,
+    ),
+    "a callback of a call that blocks": (
+        "worker = Worker(); future = worker.call_async('os.getpid'); future.add_done_callback(block); future.result()",
+        1,
     ),
     "given workers": ("with Pool([Worker(), Worker()]) as pool: list(pool.map(sleep, range(20)))", 2),
     "recv": ("worker = Worker(sleep); worker.recv()", 1),

@@ -149,7 +149,7 @@ def test_to_wait_in_a_callback_is_an_error_however_it_is_done(pool: Any, way: st
 
 
 def test_a_cluster_is_not_stopped_in_a_callback() -> None:
-    cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=1)])
+    cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=1, base_port=0)])
     heard: list[BaseException] = []
     over = threading.Event()
 

@@ -331,7 +331,7 @@ def test_a_callback_that_waits_for_its_own_pool_is_told(pool: Any) -> None:
 @pytest.mark.parametrize("given", [False, True], ids=["the cluster", "its workers"])
 def test_a_cluster_that_stops_under_its_pool(given: bool, tmp_path: Path) -> None:
     for delay_s in (0, 0.002, 0.005, 0.01, 0.05):
-        cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=2)])
+        cluster = miniray.Cluster([miniray.NodeConfig("localhost", num_workers=2, base_port=0)])
         try:
             pool: Any = Pool(cluster.start("miniray.serve_calls") if given else cluster)
             first = pool.submit(task_functions.square, 3)

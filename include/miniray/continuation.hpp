@@ -37,19 +37,24 @@ class PendingLocal : public Pending {
   void look() override;
   void cancel() override;
   [[nodiscard]] std::string describe_wait() const override;
-  void add_leaves(std::vector<std::shared_ptr<Pending>>& leaves) override;
+  bool add_sources(std::vector<std::shared_ptr<Pending>>& sources) const override;
+  std::shared_ptr<Pending> next_source() override;
+  void wait_here(std::optional<double> timeout_s) override;
 
  protected:
   /// Called once the sources are done, with the position of one that is. It stores the value and returns null; or it
   /// returns a source that it still has to wait for, and is called again then. What it throws is the failure.
   virtual std::shared_ptr<Pending> compute(std::size_t first_done) = 0;
+  /// Called once, when the value is there or the failure. It drops what only compute() needs.
+  virtual void drop_inputs() = 0;
 
  private:
   struct Inside;
+  enum class NoticedBy : std::uint8_t { waiting, callback, dropped_callback };
   void listen();
   [[nodiscard]] std::vector<std::shared_ptr<Pending>> sources() const;
   [[nodiscard]] bool claim(std::size_t& first_done);
-  void advance(bool dropped);
+  void advance(NoticedBy how);
 
   const std::unique_ptr<Inside> inside_;
 };
@@ -68,14 +73,19 @@ class PendingFunction : public PendingLocal {
   std::shared_ptr<Pending> compute(std::size_t first_done) override {
     if constexpr (IsFuture<Returned>::value) {
       if (!inner_.valid()) {
-        inner_ = function_(first_done);
+        inner_ = (*function_)(first_done);
         return inner_.pending();
       }
       keep([&] { return inner_.get(); });
     } else {
-      keep([&]() -> decltype(auto) { return function_(first_done); });
+      keep([&]() -> decltype(auto) { return (*function_)(first_done); });
     }
     return nullptr;
+  }
+  // The futures that it refers to may in turn refer to others, and would be destroyed one inside the other.
+  void drop_inputs() override {
+    function_.reset();
+    inner_ = {};
   }
 
  private:
@@ -88,7 +98,7 @@ class PendingFunction : public PendingLocal {
       value_.emplace(produce());
   }
 
-  Function function_;
+  std::optional<Function> function_;
   std::conditional_t<IsFuture<Returned>::value, Returned, char> inner_{};  // the future that the function returned
   std::optional<Stored<Result>> value_;
 };

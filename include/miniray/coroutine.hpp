@@ -48,7 +48,10 @@ class PendingCoroutine : public Pending {
   /// waits for no call or task.
   void cancel() override;
   [[nodiscard]] std::string describe_wait() const override;
-  void add_leaves(std::vector<std::shared_ptr<Pending>>& leaves) override;
+  bool add_sources(std::vector<std::shared_ptr<Pending>>& sources) const override;
+  std::shared_ptr<Pending> next_source() override;
+  void wait_here(std::optional<double> timeout_s) override;
+  void require_cancellable() const override;
 
   /// Has the coroutine resumed when `source` is done.
   void await(const std::shared_ptr<Pending>& source, std::function<void()> resume);

@@ -5,8 +5,8 @@
 //   struct Point { double x, y; };
 //   worker.send(Point{1, 2});                       // {"x": 1.0, "y": 2.0}; Python receives a dict
 //
-// Another class lists its members once. So does an aggregate that wants other names, has a base class, a C array, or
-// more members:
+// Another class lists its members once. So does an aggregate that wants other names, has a base class, or more members.
+// A member cannot be a C array: a std::array<int, 4> replaces an int[4], and is used in the same way.
 //
 //   class Point {
 //    public:
@@ -126,9 +126,42 @@ consteval std::size_t count_members() {
     return count_members<T, count - 1>();
 }
 
+// Whether T can be initialised by `before` values, then by one in braces that has two parts, and then by `after`
+// values.
+template <class T, std::size_t... i, std::size_t... k>
+consteval bool takes_pair(std::index_sequence<i...> /*before*/, std::index_sequence<k...> /*after*/) {
+  return requires {
+    T{(static_cast<void>(i), AnyMember{})..., {AnyMember{}, AnyMember{}}, (static_cast<void>(k), AnyMember{})...};
+  };
+}
+template <class T, std::size_t before, std::size_t behind, std::size_t... fewer>
+consteval bool takes_less_behind_pair(std::index_sequence<fewer...> /*to try*/) {
+  using Before = std::make_index_sequence<before>;
+  return !takes_pair<T>(Before(), std::make_index_sequence<behind>()) &&
+         (takes_pair<T>(Before(), std::make_index_sequence<fewer>()) || ...);
+}
+template <class T, std::size_t count, std::size_t... before>
+consteval bool has_c_array_at(std::index_sequence<before...> /*to try*/) {
+  return (takes_less_behind_pair<T, before, count - 1 - before>(std::make_index_sequence<count - 1 - before>()) || ...);
+}
+/// Whether a plain aggregate has a C array of more than one element. Without braces, such a member takes a value for
+/// each of its elements, so count_members() counts elements. With braces around them, there is room for fewer values
+/// behind this member than without; behind a member of any other type, there is room for as many.
+template <class T>
+consteval bool has_c_array() {
+  constexpr std::size_t count = count_members<T>();
+  return has_c_array_at<T, count>(std::make_index_sequence<count>());
+}
+template <class... Members>
+inline constexpr bool no_c_arrays = (!std::is_array_v<Members> && ...);
+
 /// Calls `function` with references to all members.
 template <class T, class Function>
 constexpr decltype(auto) with_members(T& object, Function&& function) {
+  static_assert(
+      !has_c_array<std::remove_const_t<T>>(),
+      "this struct has a member that is a C array, which miniray cannot send or receive: make it a std::array "
+      "(std::array<int, 4> in place of int[4])");
   constexpr std::size_t count = count_members<std::remove_const_t<T>>();
   static_assert(count > 0 && count <= reflected_members_max,
                 "miniray finds the members of plain aggregates that have up to 16; give this struct a static fields()");
@@ -247,9 +280,19 @@ template <class T, class Function>
 constexpr void each_member(T& object, Function&& function) {
   using Plain = std::remove_const_t<T>;
   if constexpr (DescribedClass<Plain>) {
-    std::apply([&](const auto&... field) { (function(field.name, object.*(field.member)), ...); }, fields_of<Plain>);
+    std::apply(
+        [&](const auto&... field) {
+          static_assert(no_c_arrays<std::remove_reference_t<decltype(object.*(field.member))>...>,
+                        "a member in the description of this class is a C array, which miniray cannot send or receive: "
+                        "make it a std::array (std::array<int, 4> in place of int[4])");
+          (function(field.name, object.*(field.member)), ...);
+        },
+        fields_of<Plain>);
   } else {
     with_members(object, [&](auto&... members) {
+      static_assert(no_c_arrays<std::remove_reference_t<decltype(members)>...>,
+                    "this struct has a member that is a C array of one element, which miniray cannot send or receive: "
+                    "leave out the [1]");
       [&]<std::size_t... i>(std::index_sequence<i...>) {
         (function(member_name<std::get<i>(member_addresses<Plain>())>(), members), ...);
       }(std::index_sequence_for<decltype(members)...>());

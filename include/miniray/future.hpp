@@ -36,7 +36,8 @@
 namespace MINIRAY_API miniray {
 
 using Callbacks = std::vector<std::function<void()>>;
-/// Runs each of them, whatever the others throw, and then throws the first exception.
+/// Runs each of them, whatever the others throw, and then throws the first exception. Futures that become done because
+/// of a callback have their callbacks run after it, not inside it, so that a long chain of futures needs no deep stack.
 void run(const Callbacks& callbacks);
 
 /// The inside of a future, which its copies share. It is settled once: with a value, or with a failure. Any thread may
@@ -57,11 +58,16 @@ class Pending : public std::enable_shared_from_this<Pending> {
   /// For the text of a TimeoutError: "worker 12 has not answered the call of square".
   [[nodiscard]] virtual std::string describe_wait() const = 0;
 
-  /// Adds the calls and tasks that have to be done before this can be.
-  virtual void add_leaves(std::vector<std::shared_ptr<Pending>>& leaves) {
-    if (!done()) leaves.push_back(shared_from_this());
-  }
-  /// Leaves of one group can be waited for together, by wait_any() of each of them.
+  /// If this is made of other futures: appends those that are not done, and returns true. Calls and tasks return false.
+  virtual bool add_sources(std::vector<std::shared_ptr<Pending>>& /*sources*/) const { return false; }
+  /// If this is made of other futures: does what can be done without waiting, and then returns the future that has to
+  /// be done first. Returns null if there is no such future: wait_here() then waits for what this needs.
+  virtual std::shared_ptr<Pending> next_source() { return nullptr; }
+  /// Waits for what this needs, but for none of the futures that next_source() returns. It may return early.
+  virtual void wait_here(std::optional<double> timeout_s) { (void)wait(timeout_s); }
+  /// Throws UsageError if this cannot be cancelled now.
+  virtual void require_cancellable() const {}
+  /// Calls and tasks of one group can be waited for together, by wait_any() of each of them.
   [[nodiscard]] virtual const void* group() const { return this; }
   /// Waits until one of the group is done, or the time is over.
   virtual void wait_any(std::span<const std::shared_ptr<Pending>> group, std::optional<double> timeout_s);

@@ -28,6 +28,7 @@ from miniray.worker import INTERRUPT, KILL
 _FUNCTION = type(lambda: None)
 _DELIVERIES = 3  # how often the thread that delivers begins anew
 _LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
+_DELIVERY_S = 0.5  # how long one delivery of news may hold up a pool that is being interrupted
 _LOGGER = logging.getLogger("miniray")
 
 live: set[PoolDriver] = set()  # those whose threads run
@@ -98,6 +99,10 @@ class PoolDriver:
         self._closing = False
         self._ended = Latch()  # set when the workers have ended, too
         self._ending = Latch()  # set when nothing is to be tried or replaced any more
+        self._deliveries = 0  # begun
+        self._delivers = False  # the deliverer may be in a function of the user's, such as a future's callback
+        self._stop_lock = threading.Lock()
+        self._stopped = False
         self._tickets: queue.SimpleQueue[_core._Ticket | None] = queue.SimpleQueue()
         self._deliverer = threading.Thread(target=self._deliver, name="miniray-pool", daemon=True)
         self._replacer: threading.Thread | None = None
@@ -130,9 +135,8 @@ class PoolDriver:
         except BaseException:  # such as Ctrl-C
             self.begin_to_end()
             if self not in live or not self._ended.wait(_LAST_STEPS_S):  # the thread has not begun
-                self._end_workers()
-                self._ended.set()
-                live.discard(self)
+                self._stop()
+                self._drop_definitions()
             raise
 
     # Called by threads that submit tasks.
@@ -278,8 +282,11 @@ class PoolDriver:
         interrupt, how = None, INTERRUPT
         while True:
             try:
+                if self._ending.is_set():
+                    self._end_despite_callbacks()
                 self._ended.wait()
-                self._deliverer.join(_LAST_STEPS_S)
+                if not self._delivers:
+                    self._deliverer.join(_LAST_STEPS_S)
                 break
             except BaseException as raised:  # whatever a signal's handler raises
                 interrupt = interrupt or raised
@@ -290,32 +297,57 @@ class PoolDriver:
         if interrupt is not None:
             raise interrupt
 
+    def _end_despite_callbacks(self) -> None:
+        """Wait until the workers have ended. If a callback blocks the thread that would end them, end them without it.
+
+        That takes a thread of its own, because this one must stay free for a second Ctrl-C.
+        """
+        seen = self._deliveries
+        while not self._ended.wait(_DELIVERY_S):
+            if self._delivers and self._deliveries == seen:
+                threading.Thread(target=self._stop, name="miniray-pool-end", daemon=True).start()
+                return
+            seen = self._deliveries
+
+    def _stop(self) -> None:
+        """End the workers. The thread that delivers and one that does not wait for it may both call this."""
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            try:
+                self._end_workers()
+            finally:
+                live.discard(self)
+                self._ended.set()
+
     # The thread that hands out news.
 
     def _deliver(self) -> None:
         """Deliver until the end. No exception may end the thread while somebody waits for a future: whatever goes wrong
         ends the tasks with PoolBroken, and what is left is delivered."""
         try:
-            try:
-                for attempt in range(_DELIVERIES):
-                    try:
-                        self._deliver_until_the_end()
-                        break
-                    except BaseException as error:
-                        _LOGGER.exception("a pool cannot go on after this")
-                        if attempt == 0:
-                            self.core.break_down(f"the pool cannot go on: {type(error).__name__}: {error}")
-            finally:
-                self._end_workers()
+            for attempt in range(_DELIVERIES):
+                try:
+                    self._deliver_until_the_end()
+                    break
+                except BaseException as error:
+                    _LOGGER.exception("a pool cannot go on after this")
+                    if attempt == 0:
+                        self.core.break_down(f"the pool cannot go on: {type(error).__name__}: {error}")
         finally:
-            live.discard(self)
-            self._ended.set()
+            self._delivers = False
+            self._stop()
+            self._drop_definitions()
 
     def _deliver_until_the_end(self) -> None:
         while self._mappings or not self.core.is_finished():
+            self._delivers = False
             news = self.core.wait_news()
             if news is None:
                 break
+            self._deliveries += 1
+            self._delivers = True
             outcomes, tickets, unknown, noted = news
             if noted:
                 self.events._log_new()
@@ -347,7 +379,10 @@ class PoolDriver:
         if self._replacer is not None:
             self._replacer.join(_LAST_STEPS_S)  # it may be in a function of the user's
         self.source.close()
-        # Python keeps a pool's finalizer until the very end. It must not keep the script's globals, too.
+
+    def _drop_definitions(self) -> None:
+        """Drop what tasks were made of. Python keeps a pool's finalizer until the very end, and that must not keep the
+        script's globals, too."""
         self.definitions.clear()
         self.functions.clear()
         self._anonymous.clear()

@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "calls/due_callbacks.hpp"
 #include "miniray/coroutine.hpp"
 #include "miniray/limits.hpp"
 
@@ -26,15 +28,77 @@ bool wait_for_another_thread(std::condition_variable& changed, std::unique_lock<
   return true;
 }
 
+// What has to be done before some futures can be. The functions below use this, and a path, in place of recursion:
+// futures may be chained without limit, and the stack has one.
+struct Needed {
+  Sources leaves;  // calls and tasks
+  Sources made;    // of others; each stands before those that it is made of
+};
+Needed needed_for(Sources futures) {
+  std::ranges::reverse(futures);  // the last one is taken first
+  Needed needed;
+  std::unordered_set<const Pending*> seen;
+  while (!futures.empty()) {
+    const std::shared_ptr<Pending> next = std::move(futures.back());
+    futures.pop_back();
+    if (next->done() || !seen.insert(next.get()).second) continue;
+    const auto first_new = static_cast<std::ptrdiff_t>(futures.size());
+    (next->add_sources(futures) ? needed.made : needed.leaves).push_back(next);
+    std::reverse(futures.begin() + first_new, futures.end());
+  }
+  return needed;
+}
+
+bool wait_along(const std::shared_ptr<Pending>& future, std::optional<double> timeout_s) {
+  const Deadline deadline = Deadline::in_seconds(timeout_s);
+  Sources path = {future};  // each has to be done before the one in front of it can be
+  while (true) {
+    std::shared_ptr<Pending> next = path.back()->done() ? nullptr : path.back()->next_source();
+    if (future->done()) return true;
+    if (deadline.passed()) return false;
+    if (next)
+      path.push_back(std::move(next));
+    else if (path.back()->done())
+      path.pop_back();
+    else
+      path.back()->wait_here(deadline.seconds_left());
+  }
+}
+
+void look_along(const std::shared_ptr<Pending>& future) {
+  const Needed needed = needed_for({future});
+  for (const std::shared_ptr<Pending>& leaf : needed.leaves)
+    if (!leaf->done()) leaf->look();
+  for (auto made = needed.made.rbegin(); made != needed.made.rend(); ++made)
+    if (!(*made)->done()) (void)(*made)->next_source();
+}
+
+void cancel_along(const std::shared_ptr<Pending>& future) {
+  const Needed needed = needed_for({future});
+  for (const std::shared_ptr<Pending>& made : needed.made) made->require_cancellable();
+  for (const std::shared_ptr<Pending>& leaf : needed.leaves)
+    if (!leaf->done()) leaf->cancel();
+  for (auto made = needed.made.rbegin(); made != needed.made.rend(); ++made)
+    if (!(*made)->done()) (void)(*made)->next_source();
+}
+
+// Returns the first of what has to be done before `future` can be; null if that is nothing.
+std::shared_ptr<Pending> first_needed(const Pending& future) {
+  std::shared_ptr<Pending> found;
+  Sources sources;
+  const Pending* at = &future;
+  while (at->add_sources(sources) && !sources.empty()) {
+    found = sources.front();
+    at = found.get();
+    sources.clear();
+  }
+  return found;
+}
+
 // Waits until one of them may be done, or the deadline has passed.
 void wait_for_one(const Sources& sources, const Deadline& deadline) {
-  Sources leaves;
-  for (const std::shared_ptr<Pending>& source : sources) source->add_leaves(leaves);
   std::map<const void*, Sources> groups;
-  for (std::shared_ptr<Pending>& leaf : leaves) {
-    Sources& group = groups[leaf->group()];
-    if (std::ranges::find(group, leaf) == group.end()) group.push_back(std::move(leaf));
-  }
+  for (std::shared_ptr<Pending>& leaf : needed_for(sources).leaves) groups[leaf->group()].push_back(std::move(leaf));
   constexpr double turn_s = limits::wait_turn_ms / 1000.0;
   const double short_s = std::min(deadline.seconds_left().value_or(turn_s), turn_s);
   if (groups.empty()) (void)sources.front()->wait(short_s);  // another thread is at it, or a coroutine elsewhere
@@ -76,8 +140,9 @@ void PendingLocal::listen() {
   const std::shared_ptr<PendingLocal> self = std::static_pointer_cast<PendingLocal>(shared_from_this());
   const Sources all = sources();
   for (const std::shared_ptr<Pending>& source : all)
-    (void)detail::attach(*source, [self](bool dropped) { self->advance(dropped); });
-  if (all.empty()) advance(false);
+    (void)detail::attach(
+        *source, [self](bool dropped) { self->advance(dropped ? NoticedBy::dropped_callback : NoticedBy::callback); });
+  if (all.empty()) advance(NoticedBy::callback);
 }
 
 // Whether this thread is the one that computes.
@@ -95,7 +160,7 @@ bool PendingLocal::claim(std::size_t& first_done) {
 }
 
 // If whoever settles its sources is being destroyed, nobody expects callbacks, but those who wait get its failure.
-void PendingLocal::advance(bool dropped) {
+void PendingLocal::advance(NoticedBy how) {
   std::size_t first_done = 0;
   if (!claim(first_done)) return;
   std::shared_ptr<Pending> further;
@@ -106,12 +171,15 @@ void PendingLocal::advance(bool dropped) {
     failure = std::current_exception();
   }
   Callbacks callbacks;
+  Sources done_with;
   if (!further) {
+    drop_inputs();
     const bool settled = settle_with([] {}, failure, callbacks);
     MINIRAY_CHECK(settled, function);
   }
   {
     const std::scoped_lock lock(inside_->mutex);
+    done_with.swap(inside_->sources);
     if (further) {
       inside_->sources = {further};
       inside_->needs = Needs::all;
@@ -121,54 +189,50 @@ void PendingLocal::advance(bool dropped) {
   }
   if (further)
     listen();
-  else if (!dropped)
+  else if (how == NoticedBy::waiting)
     run(callbacks);
+  else if (how == NoticedBy::callback)
+    run_soon(std::move(callbacks));
+  else
+    drop_soon(std::move(callbacks));
 }
 
-bool PendingLocal::wait(std::optional<double> timeout_s) {
+bool PendingLocal::wait(std::optional<double> timeout_s) { return wait_along(shared_from_this(), timeout_s); }
+void PendingLocal::look() { look_along(shared_from_this()); }
+void PendingLocal::cancel() { cancel_along(shared_from_this()); }
+
+std::shared_ptr<Pending> PendingLocal::next_source() {
+  advance(NoticedBy::waiting);
+  const std::scoped_lock lock(inside_->mutex);
+  if (inside_->computing || (inside_->needs == Needs::any && inside_->sources.size() > 1)) return nullptr;
+  const auto first = std::ranges::find_if(inside_->sources, [](const auto& source) { return !source->done(); });
+  return first == inside_->sources.end() ? nullptr : *first;
+}
+
+void PendingLocal::wait_here(std::optional<double> timeout_s) {
   const Deadline deadline = Deadline::in_seconds(timeout_s);
-  while (true) {
-    advance(false);
-    if (done()) return true;
-    if (deadline.passed()) return false;
-    std::unique_lock lock(inside_->mutex);
-    if (inside_->computing) {
-      (void)wait_for_another_thread(inside_->changed, lock, deadline, [this] { return !inside_->computing; });
-      continue;
-    }
-    const Sources all = inside_->sources;
-    const Needs needs = inside_->needs;
-    lock.unlock();
-    const auto first = std::ranges::find_if(all, [](const auto& source) { return !source->done(); });
-    if (first == all.end()) continue;
-    if (needs == Needs::any && all.size() > 1)
-      wait_for_one(all, deadline);
-    else
-      (void)(*first)->wait(deadline.seconds_left());
+  std::unique_lock lock(inside_->mutex);
+  if (inside_->computing) {
+    (void)wait_for_another_thread(inside_->changed, lock, deadline, [this] { return !inside_->computing; });
+    return;
   }
-}
-
-void PendingLocal::look() {
-  for (const std::shared_ptr<Pending>& source : sources())
-    if (!source->done()) source->look();
-  advance(false);
-}
-
-void PendingLocal::cancel() {
-  for (const std::shared_ptr<Pending>& source : sources())
-    if (!source->done()) source->cancel();
-  advance(false);
+  const Sources all = inside_->sources;
+  const bool needs_one = inside_->needs == Needs::any;
+  lock.unlock();
+  if (needs_one && std::ranges::none_of(all, [](const auto& source) { return source->done(); }))
+    wait_for_one(all, deadline);
 }
 
 std::string PendingLocal::describe_wait() const {
-  for (const std::shared_ptr<Pending>& source : sources())
-    if (!source->done()) return source->describe_wait();
-  return "the continuation of " + function + " has not returned";
+  const std::shared_ptr<Pending> needed = first_needed(*this);
+  return needed ? needed->describe_wait() : "the continuation of " + function + " has not returned";
 }
 
-void PendingLocal::add_leaves(Sources& leaves) {
-  for (const std::shared_ptr<Pending>& source : sources())
-    if (!source->done()) source->add_leaves(leaves);
+bool PendingLocal::add_sources(Sources& sources) const {
+  const std::scoped_lock lock(inside_->mutex);
+  std::ranges::copy_if(inside_->sources, std::back_inserter(sources),
+                       [](const auto& source) { return !source->done(); });
+  return true;
 }
 
 // --- Coroutines ------------------------------------------------------------------------------------------------------
@@ -217,7 +281,7 @@ void PendingCoroutine::finish(std::exception_ptr failure) noexcept {
   MINIRAY_CHECK(settled);
   std::exception_ptr thrown;
   try {
-    run(callbacks);
+    run_soon(std::move(callbacks));
   } catch (...) {
     thrown = std::current_exception();
   }
@@ -226,28 +290,11 @@ void PendingCoroutine::finish(std::exception_ptr failure) noexcept {
   inside_->changed.notify_all();
 }
 
-bool PendingCoroutine::wait(std::optional<double> timeout_s) {
-  const Deadline deadline = Deadline::in_seconds(timeout_s);
-  while (!done()) {
-    std::unique_lock lock(inside_->mutex);
-    const std::shared_ptr<Pending> awaited = inside_->awaited;
-    const std::function<void()> resume_early = inside_->resume_early;
-    if (awaited && !awaited->done()) {
-      lock.unlock();
-      (void)awaited->wait(deadline.seconds_left());
-    } else if (awaited && resume_early) {
-      lock.unlock();
-      resume_early();
-    } else if (!wait_for_another_thread(inside_->changed, lock, deadline,
-                                        [&] { return done() || inside_->awaited != awaited; })) {
-      return done();
-    }
-    if (deadline.passed()) return done();
-  }
-  return true;
-}
+bool PendingCoroutine::wait(std::optional<double> timeout_s) { return wait_along(shared_from_this(), timeout_s); }
+void PendingCoroutine::look() { look_along(shared_from_this()); }
+void PendingCoroutine::cancel() { cancel_along(shared_from_this()); }
 
-void PendingCoroutine::look() {
+std::shared_ptr<Pending> PendingCoroutine::next_source() {
   std::shared_ptr<Pending> awaited;
   std::function<void()> resume_early;
   {
@@ -255,32 +302,36 @@ void PendingCoroutine::look() {
     awaited = inside_->awaited;
     resume_early = inside_->resume_early;
   }
-  if (awaited && !awaited->done()) awaited->look();
-  if (awaited && awaited->done() && resume_early) resume_early();
+  if (awaited && !awaited->done()) return awaited;
+  if (awaited && resume_early) resume_early();
+  return nullptr;
 }
 
-void PendingCoroutine::cancel() {
-  std::shared_ptr<Pending> awaited;
-  {
-    const std::scoped_lock lock(inside_->mutex);
-    awaited = inside_->awaited;
-  }
-  if (!awaited) throw UsageError("this coroutine cannot be cancelled: it does not wait for a call or a task now");
-  if (!awaited->done()) awaited->cancel();
+// Returns when another thread has resumed the coroutine, or when there is something for next_source() to do.
+void PendingCoroutine::wait_here(std::optional<double> timeout_s) {
+  const Deadline deadline = Deadline::in_seconds(timeout_s);
+  std::unique_lock lock(inside_->mutex);
+  const std::shared_ptr<Pending> awaited = inside_->awaited;
+  if (awaited && (inside_->resume_early || !awaited->done())) return;
+  (void)wait_for_another_thread(inside_->changed, lock, deadline,
+                                [&] { return done() || inside_->awaited != awaited; });
+}
+
+void PendingCoroutine::require_cancellable() const {
+  const std::scoped_lock lock(inside_->mutex);
+  if (!inside_->awaited)
+    throw UsageError("this coroutine cannot be cancelled: it does not wait for a call or a task now");
 }
 
 std::string PendingCoroutine::describe_wait() const {
-  const std::scoped_lock lock(inside_->mutex);
-  return inside_->awaited ? inside_->awaited->describe_wait() : "the coroutine has not returned";
+  const std::shared_ptr<Pending> needed = first_needed(*this);
+  return needed ? needed->describe_wait() : "the coroutine has not returned";
 }
 
-void PendingCoroutine::add_leaves(Sources& leaves) {
-  std::shared_ptr<Pending> awaited;
-  {
-    const std::scoped_lock lock(inside_->mutex);
-    awaited = inside_->awaited;
-  }
-  if (awaited && !awaited->done()) awaited->add_leaves(leaves);
+bool PendingCoroutine::add_sources(Sources& sources) const {
+  const std::scoped_lock lock(inside_->mutex);
+  if (inside_->awaited && !inside_->awaited->done()) sources.push_back(inside_->awaited);
+  return true;
 }
 
 }  // namespace miniray

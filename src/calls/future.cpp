@@ -1,6 +1,9 @@
 #include "miniray/future.hpp"
 
+#include <deque>
+
 #include "base/check.hpp"
+#include "calls/due_callbacks.hpp"
 #include "miniray/typed_function.hpp"
 
 namespace miniray {
@@ -31,8 +34,16 @@ bool PendingResult::settle(Value value, std::exception_ptr failure, Callbacks& c
   return settle_with([&] { value_ = std::move(value); }, std::move(failure), callbacks);
 }
 
-void run(const Callbacks& callbacks) {
-  std::exception_ptr thrown;
+namespace {
+
+struct Due {
+  Callbacks callbacks;
+  bool dropped = false;
+};
+// Those of the innermost run() of this thread. Null if the thread is not in run().
+thread_local std::deque<Due>* due_in_this_run = nullptr;
+
+void run_each(const Callbacks& callbacks, std::exception_ptr& thrown) {
   for (const auto& callback : callbacks) {
     try {
       callback();
@@ -40,7 +51,44 @@ void run(const Callbacks& callbacks) {
       if (!thrown) thrown = std::current_exception();
     }
   }
+}
+
+// Does `first`, and then everything that becomes due because of it.
+template <class First>
+void run_with_what_follows(First first) {
+  std::deque<Due> due;
+  std::deque<Due>* const outer = std::exchange(due_in_this_run, &due);
+  std::exception_ptr thrown;
+  first(thrown);
+  while (!due.empty()) {
+    const Due next = std::move(due.front());
+    due.pop_front();
+    if (!next.dropped) run_each(next.callbacks, thrown);
+  }
+  due_in_this_run = outer;
   if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace
+
+void run(const Callbacks& callbacks) {
+  if (callbacks.empty()) return;
+  run_with_what_follows([&](std::exception_ptr& thrown) { run_each(callbacks, thrown); });
+}
+
+void run_soon(Callbacks callbacks) {
+  if (due_in_this_run != nullptr && !callbacks.empty())
+    due_in_this_run->push_back({std::move(callbacks)});
+  else
+    run(callbacks);
+}
+
+void drop_soon(Callbacks callbacks) {
+  if (callbacks.empty()) return;
+  if (due_in_this_run != nullptr)
+    due_in_this_run->push_back({std::move(callbacks), true});
+  else
+    run_with_what_follows([&](std::exception_ptr& /*thrown*/) { callbacks.clear(); });
 }
 
 void FutureBase::throw_refers_to_nothing() {

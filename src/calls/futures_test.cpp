@@ -234,4 +234,89 @@ TEST_CASE("a future converts to a std::future, which waits in the thread that as
   CHECK_THROWS_AS((void)failing.get(), CallError);
 }
 
+// --- Long chains -----------------------------------------------------------------------------------------------------
+namespace {
+
+constexpr int chain_length = 20'000;  // with a call of its own for each, this would need more stack than there is
+
+Future<int> chain_after(Future<int> last, int& called) {
+  for (int i = 0; i < chain_length; ++i)
+    last = last.then([&called](int x) {
+      ++called;
+      return x + 1;
+    });
+  return last;
+}
+
+// Waits for a coroutine that waits for a coroutine, and so on.
+Future<int> one_more(Future<int> inner) { co_return co_await inner + 1; }
+
+Future<int> count_down(Caller& caller, int left) {
+  return caller.call_async([](int x) { return x; }, left).then([&caller](int x) -> Future<int> {
+    if (x == 0) return caller.call_async([] { return 7; }).then([](int y) { return y; });
+    return count_down(caller, x - 1);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a long chain of continuations does not use up the stack") {
+  Scene scene;
+  int called = 0;
+  const TestFolder folder;
+  const auto waits = scene.caller.call_async<void>("test_wait_for", folder.file("go"));
+  SUBCASE("if its end is waited for") {
+    const Future<int> last = chain_after(waits.then([] { return 0; }), called);
+    folder.touch("go");
+    CHECK(last.get(60s) == chain_length);
+    CHECK(called == chain_length);
+  }
+  SUBCASE("if its beginning is waited for") {
+    const Future<int> last = chain_after(waits.then([] { return 0; }), called);
+    folder.touch("go");
+    waits.get(60s);
+    CHECK(called == chain_length);
+    CHECK(last.get() == chain_length);
+  }
+  SUBCASE("if it is asked whether it is done") {
+    const Future<int> last = chain_after(waits.then([] { return 0; }), called);
+    folder.touch("go");
+    while (!last.ready()) {
+    }
+    CHECK(last.get() == chain_length);
+  }
+  SUBCASE("if the wait for it ends in a time-out") {
+    const Future<int> last = chain_after(waits.then([] { return 0; }), called);
+    CHECK_THROWS_AS((void)last.get(0s), TimeoutError);
+    Scene other;
+    CHECK(when_any(last, other.caller.call_async(futures_square, 1)).get(60s) == 1);
+    CHECK(last.cancel());
+    CHECK_THROWS_AS((void)last.get(60s), Cancelled);
+    CHECK(called == 0);
+    folder.touch("go");
+  }
+  SUBCASE("if the caller is dropped") {
+    Future<int> last;
+    {
+      Worker worker(serve_calls);
+      Caller dropped(worker);
+      last = chain_after(dropped.call_async([](int x) { return x; }, 1).then([](int x) { return x; }), called);
+    }
+    CHECK_THROWS_AS((void)last.get(), Cancelled);
+    CHECK(called == 0);
+    folder.touch("go");
+  }
+  SUBCASE("if it consists of coroutines") {
+    Future<int> last = waits.then([] { return 0; });
+    // Fewer, because each of them looks whether one of those before it is done.
+    for (int i = 0; i < chain_length / 10; ++i) last = one_more(last);
+    folder.touch("go");
+    CHECK(last.get(60s) == chain_length / 10);
+  }
+  SUBCASE("if each continuation returns a future") {
+    folder.touch("go");
+    CHECK(count_down(scene.caller, chain_length).get(60s) == 7);
+  }
+}
+
 }  // namespace miniray
