@@ -114,7 +114,7 @@ fuzz: build/packages.done
 	@test -f build/fuzz/build.ninja || cmake -S . -B build/fuzz -G Ninja -DMINIRAY_FUZZ=ON -DMINIRAY_TESTS=OFF \
 	    -DCMAKE_CXX_COMPILER=$(CLANG) -DMINIRAY_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz
-	@tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+	@$(PYTHON) tools/run_fuzzers.py build/fuzz --seconds $(FUZZ_SECONDS)
 
 # --- Documentation ----------------------------------------------------------------------------------------------------
 # The tools for the site are installed when it is first built. Warnings are errors.

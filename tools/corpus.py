@@ -1,0 +1,55 @@
+"""Packs the inputs of fuzzers into tests/corpus, one file for each fuzzer, and unpacks them for libFuzzer.
+
+    tools/corpus.py unpack FOLDER     writes FOLDER/<fuzzer>/<number>, one file for each input
+    tools/corpus.py pack FOLDER       packs FOLDER/<fuzzer>/*, the smallest inputs first, up to BYTES_MAX each
+
+tests/replay.cpp describes the format.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+CORPUS = Path(__file__).parent.parent / "tests/corpus"
+BYTES_MAX = 28_000  # of the inputs of one fuzzer: all of them together stay below 300 KB
+SUFFIX = ".inputs"
+
+
+def read(packed: bytes) -> list[bytes]:
+    inputs = []
+    while packed:
+        (size,) = struct.unpack_from("<I", packed)
+        inputs.append(packed[4 : 4 + size])
+        packed = packed[4 + size :]
+    return inputs
+
+
+def unpack(folder: Path) -> None:
+    for file in sorted(CORPUS.glob("*" + SUFFIX)):
+        to = folder / file.name.removesuffix(SUFFIX)
+        shutil.rmtree(to, ignore_errors=True)
+        to.mkdir(parents=True)
+        for number, content in enumerate(read(file.read_bytes())):
+            (to / str(number)).write_bytes(content)
+
+
+def pack(folder: Path) -> None:
+    CORPUS.mkdir(exist_ok=True)
+    for inputs in sorted(path for path in folder.iterdir() if path.is_dir()):
+        packed, left_out = b"", 0
+        contents = {file.read_bytes() for file in inputs.iterdir()}
+        for content in sorted(contents, key=lambda each: (len(each), each)):
+            entry = struct.pack("<I", len(content)) + content
+            if len(packed) + len(entry) > BYTES_MAX:
+                left_out += 1
+            else:
+                packed += entry
+        (CORPUS / (inputs.name + SUFFIX)).write_bytes(packed)
+        print(f"{inputs.name}: {len(contents) - left_out} inputs, {len(packed)} bytes, {left_out} larger ones left out")
+
+
+if __name__ == "__main__":
+    {"pack": pack, "unpack": unpack}[sys.argv[1]](Path(sys.argv[2]))
