@@ -1,7 +1,8 @@
 """Packs the inputs of fuzzers into tests/corpus, one file for each fuzzer, and unpacks them for libFuzzer.
 
     tools/corpus.py unpack FOLDER     writes FOLDER/<fuzzer>/<number>, one file for each input
-    tools/corpus.py pack FOLDER       packs FOLDER/<fuzzer>/*, the smallest inputs first, up to BYTES_MAX each
+    tools/corpus.py merge BUILD       lets the fuzzers of a build folder choose, from tests/corpus and from what they
+                                      have found, inputs that cover as much; packs the smallest ones, up to BYTES_MAX
 
 tests/replay.cpp describes the format.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +38,18 @@ def unpack(folder: Path) -> None:
             (to / str(number)).write_bytes(content)
 
 
+def merge(build: Path) -> None:
+    unpack(build / "seeds")
+    merged = build / "merged"
+    shutil.rmtree(merged, ignore_errors=True)
+    for fuzzer in sorted((build / "fuzzers").glob("*_fuzz")):
+        folders = [folder / fuzzer.name for folder in (merged, build / "seeds", build / "corpus")]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([fuzzer, "-merge=1", *folders], check=True, capture_output=True)
+    pack(merged)
+
+
 def pack(folder: Path) -> None:
     CORPUS.mkdir(exist_ok=True)
     for inputs in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -52,4 +66,4 @@ def pack(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"pack": pack, "unpack": unpack}[sys.argv[1]](Path(sys.argv[2]))
+    {"merge": merge, "unpack": unpack}[sys.argv[1]](Path(sys.argv[2]))
