@@ -55,7 +55,7 @@ int main(int count, char** arguments) {
       replay(name, fuzzer, read_inputs(std::filesystem::path(arguments[1]) / (name + ".inputs")));
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "\n%s\n", error.what());
     return 1;
   }
 }
