@@ -12,14 +12,18 @@
 #   make analyze  runs clang's static analyzer, which takes long
 #   make format   lets the formatters rewrite the code
 #   make sanitize runs the C++ tests under ASan with UBSan, then under TSan
+#   make sanitize-python  runs the tests of what makes Python objects of messages under ASan with UBSan
 #   make chaos    runs a pool on three hosts through two minutes of deaths and network cuts (CHAOS_SEED)
 #   make fuzz     fuzzes each decoder for FUZZ_SECONDS (default 300)
+#   make fuzz-many  runs all fuzzers until they have executed FUZZ_INPUTS inputs together (default 100 million)
+#   make corpus   writes the smallest set of the fuzzers' inputs that covers as much to tests/corpus
 #   make wheels   builds and tests a wheel for each installed CPython from 3.10 to 3.13
 #   make clean    removes what was built; `make distclean` also removes .venv
 
 MAKEFLAGS += --no-builtin-rules  # they would link the units of the unity build as programs
 PYTHON ?= python3
 FUZZ_SECONDS ?= 300
+FUZZ_INPUTS ?= 100000000
 CHAOS_SEED ?= 1
 PEERS_OPTIONS ?=
 VENV := .venv
@@ -37,7 +41,7 @@ skip_tidy := %/nccl_allreduce.cpp $(CURDIR)/python/% $(CURDIR)/tests/% $(CURDIR)
     $(CURDIR)/build/release/tests/% $(CURDIR)/$(VENV)/%
 
 .PHONY: all library package docs demo test test-cpp test-python test-fuzz check chaos bench bench-peers lint lint-all \
-    analyze analyze-all format sanitize fuzz wheels clean distclean
+    analyze analyze-all format sanitize sanitize-python fuzzers fuzz fuzz-many corpus wheels clean distclean
 all: library package
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -96,25 +100,26 @@ build/test-packages.done: tools/test-debian-packages.txt build/packages.done
 test-python: library package $(VENV)/done build/test-packages.done
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --nothing-is-missing  # four at a time: many tests wait
 
-test-fuzz: build/packages.done
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=5
+test-sanitize-python: build/packages.done $(VENV)/done
+	@test -f build/sanitize-python/build.ninja || cmake -S . -B build/sanitize-python -G Ninja -DMINIRAY_PYTHON=ON \
+	    -DMINIRAY_TESTS=OFF -DMINIRAY_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-O1 \
+	    -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
+	@cmake --build build/sanitize-python --target _core
+	@tools/sanitize_python.sh build/sanitize-python $(BIN)/python
 
-chaos: library package $(VENV)/done
-	@MINIRAY_CHAOS_TASKS=20000 MINIRAY_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos_test.py
-
-sanitize: build/packages.done
-	@for kind in address,undefined thread; do \
-	    dir=build/sanitize-$${kind%%,*}; \
-	    test -f $$dir/build.ninja || cmake -S . -B $$dir -G Ninja -DMINIRAY_SANITIZE=$$kind -DCMAKE_BUILD_TYPE=Debug \
-	        -DCMAKE_CXX_FLAGS=-O1 >/dev/null || exit 1; \
-	    cmake --build $$dir && ctest --test-dir $$dir --output-on-failure || exit 1; \
-	done
-
-fuzz: build/packages.done
+fuzzers: build/packages.done
 	@test -f build/fuzz/build.ninja || cmake -S . -B build/fuzz -G Ninja -DMINIRAY_FUZZ=ON -DMINIRAY_TESTS=OFF \
 	    -DCMAKE_CXX_COMPILER=$(CLANG) -DMINIRAY_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz
-	@tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+
+fuzz: fuzzers
+	@$(PYTHON) tools/run_fuzzers.py build/fuzz --seconds $(FUZZ_SECONDS)
+
+fuzz-many: fuzzers
+	@$(PYTHON) tools/run_fuzzers.py build/fuzz --inputs $(FUZZ_INPUTS)
+
+corpus: fuzzers
+	@$(PYTHON) tools/corpus.py merge build/fuzz
 
 # --- Documentation ----------------------------------------------------------------------------------------------------
 # The tools for the site are installed when it is first built. Warnings are errors.

@@ -110,8 +110,9 @@ void ObjectBuilder::array(Array::Form form, DType dtype, Shape shape) {
 }
 
 void ObjectBuilder::begin_list(std::size_t size) {
-  // Every element takes at least one byte of the body, so memory is not reserved for a larger size.
-  const auto reserved = static_cast<Py_ssize_t>(size <= body_bytes_ ? size : 0);
+  // Every element takes at least one byte of the body, so all lists together have no more than that.
+  const auto reserved = static_cast<Py_ssize_t>(size <= reservable_ ? size : 0);
+  reservable_ -= static_cast<std::size_t>(reserved);
   open_.push_back({checked(PyList_New(reserved)), {}, 0, reserved, false});
 }
 

@@ -15,7 +15,7 @@ nb::object decode_object(const Message& message);
 /// A sink (see wire/sink.hpp) that builds Python objects.
 class ObjectBuilder {
  public:
-  explicit ObjectBuilder(const Message& message) : buffers_(message.buffers), body_bytes_(message.body.size()) {}
+  explicit ObjectBuilder(const Message& message) : buffers_(message.buffers), reservable_(message.body.size()) {}
 
   void null() { add(nb::none()); }
   void boolean(bool value) { add(nb::bool_(value)); }
@@ -45,7 +45,7 @@ class ObjectBuilder {
   void close();
 
   BufferQueue buffers_;
-  std::size_t body_bytes_;
+  std::size_t reservable_;  // for how many more elements of lists memory is reserved before they have come
   std::vector<Open> open_;
   nb::object result_;
 };

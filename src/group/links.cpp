@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/check.hpp"
 #include "miniray/error.hpp"
@@ -55,10 +56,17 @@ void GroupLinks::read(Lifeline& line) {
   try {
     while (std::optional<Message> message = line.channel.try_receive()) {
       const Value news = decode(*message);
-      if (const Value* left = news.find("left"))
+      const Value* const left = news.find("left");
+      // Each is news once. So a rank that never stops sending does not keep this one here.
+      if (left != nullptr ? line.left_after.has_value() : std::exchange(line.told, true))
+        throw ProtocolError("a rank sent the same news twice");
+      if (left != nullptr) {
         line.left_after = static_cast<std::uint32_t>(left->unsigned_integer());
-      else if (!told_)
-        told_ = Told{to_utf8(news["broken"].string()), static_cast<std::uint32_t>(news["call"].unsigned_integer())};
+        continue;
+      }
+      Told told{to_utf8_line(news["broken"].string()), static_cast<std::uint32_t>(news["call"].unsigned_integer())};
+      if (told.reason.empty()) throw ProtocolError("a rank says that the group is broken, and not why");
+      if (!told_) told_ = std::move(told);
     }
   } catch (const EndOfStream&) {
     line.ended_until = Deadline::in_ms(limits::group_ended_rank_ms);
@@ -132,7 +140,7 @@ bool GroupLinks::advance() {
       if (!line.arrived && !line.ended_until) line.arrived = line.channel.try_receive();
     } catch (const EndOfStream&) {
       line.ended_until = Deadline::in_ms(limits::group_ended_rank_ms);
-    } catch (const ProtocolError&) {
+    } catch (const Error&) {  // it sent no frame, or one that is too large
       line.channel.close();
       line.ended_until = Deadline::in_ms(0);
     }

@@ -23,6 +23,7 @@ class GroupLinks {
     Channel channel;
     std::optional<std::uint32_t> left_after;  // the rank has left after this many calls
     std::optional<Deadline> ended_until;      // the rank has ended; its part in the call may be done until then
+    bool told = false;                        // the rank has told why the group is broken
   };
   struct DataLine {
     std::size_t node;

@@ -229,7 +229,10 @@ void GroupSegment::break_group(Fault fault, std::size_t index) {
 
 void GroupSegment::fail(const std::string& reason) {
   GroupReason& told = reason_of(index_);
-  told.bytes = static_cast<std::uint32_t>(std::min(reason.size(), told.text.size()));
+  std::size_t bytes = std::min(reason.size(), told.text.size());
+  while (bytes < reason.size() && bytes > 0 && (static_cast<unsigned char>(reason[bytes]) & 0xC0U) == 0x80U)
+    --bytes;  // not within a character of UTF-8
+  told.bytes = static_cast<std::uint32_t>(bytes);
   std::memcpy(told.text.data(), reason.data(), told.bytes);
   break_group(Fault::told, index_);
 }

@@ -43,8 +43,8 @@ std::vector<SpreadCalls::Pieces> SpreadCalls::receive_all() {
     return names;
   };
   while (!advance_or_spin()) {
+    look_outside();  // before the wait, which a line that has just ended does not end
     links_.wait(deadline.poll_ms(limits::group_slice_ms));
-    look_outside();
     if (!next_look.passed()) continue;
     segment_.look_around(deadline, missing);
     next_look = Deadline::in_ms(limits::group_slice_ms);

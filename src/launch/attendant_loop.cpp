@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +21,7 @@
 #include "launch/attendant.hpp"
 #include "launch/launch_command.hpp"
 #include "launch/launch_protocol.hpp"
+#include "launch/node_line.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 
@@ -80,7 +80,6 @@ class AttendantLoop {
   void read_stream(Node& node, bool from_errors);
   void show(const std::string& line, Node& node);
   void write_to_file(const std::string& label, const std::string& text);
-  static bool has_worker(const Node& node, std::string_view label);
   void report(std::size_t node, int exit_code);
   void reap();
   [[nodiscard]] bool all_done() const;
@@ -210,42 +209,28 @@ void AttendantLoop::refuse(Node& node, const std::string& why) {
   kill(node);
 }
 
-// The rest of a label is "probe" or the decimal number of a worker that the cluster has started. So a node can choose
-// neither the name of a file nor the number of files.
-bool AttendantLoop::has_worker(const Node& node, std::string_view label) {
-  if (!label.starts_with(node.name + "/")) return false;
-  label.remove_prefix(node.name.size() + 1);
-  if (label == "probe") return true;
-  int number = -1;
-  const auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), number);
-  return error == std::errc() && number >= 0 && number < node.workers && label == std::to_string(number);
-}
-
-// Lines of workers have a label; any other line is the server's own.
 void AttendantLoop::show(const std::string& line, Node& node) {
-  const std::size_t space = line.find(' ');
-  const bool to_errors = line.starts_with(launch::errors);
-  if ((!line.starts_with(launch::output) && !to_errors) || space == std::string::npos) {
+  const NodeLine parts = parse_node_line(line);
+  if (parts.from == NodeLine::From::server) {
     errors_.print("[" + node.name + "] " + line + "\n");
     return;
   }
-  const std::string label = line.substr(1, space - 1), text = line.substr(space + 1);
+  const auto has_worker = [&] { return is_label_of(parts.label, node.name, node.workers); };
   // The cluster tells of a worker before it starts it, but this process may read the worker's output first.
-  while (!has_worker(node, label) && read_control()) {
+  while (!has_worker() && read_control()) {
   }
   if (!node.taken_over) return;  // the cluster has just dropped it
-  if (!has_worker(node, label))
-    return refuse(node, "it sent output of a worker that it does not have: " + in_quotes(line));
-  if (output_folder_.empty()) return (to_errors ? errors_ : out_).print("[" + label + "] " + text + "\n");
-  write_to_file(label, text);
+  if (!has_worker()) return refuse(node, "it sent output of a worker that it does not have: " + in_quotes(line));
+  const std::string label(parts.label), text(parts.text);
+  if (!output_folder_.empty()) return write_to_file(label, text);
+  (parts.from == NodeLine::From::errors ? errors_ : out_).print("[" + label + "] " + text + "\n");
 }
 
 void AttendantLoop::write_to_file(const std::string& label, const std::string& text) {
-  std::string name = label;
-  std::ranges::replace(name, '/', '.');
+  const std::string name = output_file_name(label);
   if (files_.size() >= limits::output_files_open_max && !files_.contains(name)) files_.clear();
   std::ofstream& file = files_[name];
-  if (!file.is_open()) file.open(std::filesystem::path(output_folder_) / (name + ".log"), std::ios::app);
+  if (!file.is_open()) file.open(std::filesystem::path(output_folder_) / name, std::ios::app);
   file << text << '\n' << std::flush;
   if (!file) {  // for example, the disk is full
     errors_.print("[" + label + "] " + text + "\n");

@@ -67,11 +67,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (streams.talk.unread_bytes() > 2 * miniray::limits::launch_line_bytes_max) __builtin_trap();
     if (launch.error_output().size() > miniray::limits::complaint_bytes_max) __builtin_trap();
   };
-  (void)miniray::write_at_once(talk_here.get(), beginning);
+  (void)miniray::system::write_without_waiting(talk_here.get(), beginning);
   check();
   const int to = to_errors ? errors_here.get() : talk_here.get();
   for (std::size_t at = 0; at < bytes.size() && !launch.settled(); at += piece) {
-    if (!miniray::write_at_once(to, bytes.substr(at, piece))) break;  // the launch reads at most so much in one turn
+    const std::string_view next = bytes.substr(at, piece);
+    if (miniray::system::write_without_waiting(to, next) < next.size()) break;  // the launch reads so much in one turn
     check();
   }
   if (!launch.settled()) launch.on_command_end(streams, data[1] % 3 == 0 ? -9 : data[1]);
