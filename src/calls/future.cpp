@@ -127,19 +127,19 @@ void wrong_result(const std::string& function, const std::string& wanted, const 
 namespace detail {
 namespace {
 
-// What was attached to a future, and whether it was called.
+// An action that was attached to a future. It is called once.
 struct Attached {
   explicit Attached(std::function<void(bool)> what) : action(std::move(what)) {}
   void call(bool dropped) {
     if (called.exchange(true)) return;
-    const std::function<void(bool)> once = std::move(action);  // it may refer to what holds it
+    const std::function<void(bool)> once = std::move(action);  // the action may own this object
     once(dropped);
   }
   std::function<void(bool)> action;
   std::atomic<bool> called = false;
 };
 
-// A callback that is destroyed has not been called if a Pool or a Caller is being destroyed.
+// Calls the action when the callback is destroyed without having been called: its Pool or Caller is being destroyed.
 struct CallbackGuard {
   explicit CallbackGuard(std::shared_ptr<Attached> what) : attached(std::move(what)) {}
   CallbackGuard(const CallbackGuard&) = delete;
@@ -147,7 +147,7 @@ struct CallbackGuard {
   ~CallbackGuard() {
     try {
       attached->call(true);
-    } catch (...) {  // nobody is left who could be told
+    } catch (...) {  // a destructor must not throw, and no caller is left
     }
   }
   const std::shared_ptr<Attached> attached;

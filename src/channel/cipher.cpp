@@ -112,7 +112,7 @@ class WideCipher final : public Cipher::Implementation {
     aes_gcm_dec_256_vaes_avx512(
         &keys_, &context_, reinterpret_cast<std::uint8_t*>(plain), reinterpret_cast<const std::uint8_t*>(sealed.data()),
         bytes, nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(), tag.size());
-    unsigned difference = 0;  // the time that the comparison takes does not show where the tags differ
+    unsigned difference = 0;  // compares in constant time, which does not show where the tags differ
     for (std::size_t i = 0; i < tag.size(); ++i)
       difference |= static_cast<unsigned>(tag[i]) ^ static_cast<unsigned>(sealed[bytes + i]);
     return difference == 0;

@@ -1,5 +1,5 @@
-// Sends any bytes to a launch, as a node that may keep to the protocol for a while. The launch waits, is ready or fails
-// with a text that says why. Nothing else may happen: no exception, no wait, no more memory than the limits allow.
+// Sends any bytes to a launch, as a node that may keep to the protocol at first. The launch must wait, be ready, or
+// fail with a text that says why. Nothing else may happen: no exception, no wait, no more memory than the limits allow.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check();
   const int to = to_errors ? errors_here.get() : talk_here.get();
   for (std::size_t at = 0; at < bytes.size() && !launch.settled(); at += piece) {
-    if (!miniray::write_at_once(to, bytes.substr(at, piece))) break;  // the launch reads at most so much in one turn
+    if (!miniray::write_at_once(to, bytes.substr(at, piece))) break;  // the launch reads no more than this in one turn
     check();
   }
   if (!launch.settled()) launch.on_command_end(streams, data[1] % 3 == 0 ? -9 : data[1]);
