@@ -1,7 +1,5 @@
 #include "miniray/future.hpp"
 
-#include <deque>
-
 #include "base/check.hpp"
 #include "calls/due_callbacks.hpp"
 #include "miniray/typed_function.hpp"
@@ -41,7 +39,7 @@ struct Due {
   bool dropped = false;
 };
 // Those of the innermost run() of this thread. Null if the thread is not in run().
-thread_local std::deque<Due>* due_in_this_run = nullptr;
+thread_local std::vector<Due>* due_in_this_run = nullptr;
 
 void run_each(const Callbacks& callbacks, std::exception_ptr& thrown) {
   for (const auto& callback : callbacks) {
@@ -56,13 +54,12 @@ void run_each(const Callbacks& callbacks, std::exception_ptr& thrown) {
 // Does `first`, and then everything that becomes due because of it.
 template <class First>
 void run_with_what_follows(First first) {
-  std::deque<Due> due;
-  std::deque<Due>* const outer = std::exchange(due_in_this_run, &due);
+  std::vector<Due> due;  // takes no memory unless something becomes due
+  std::vector<Due>* const outer = std::exchange(due_in_this_run, &due);
   std::exception_ptr thrown;
   first(thrown);
-  while (!due.empty()) {
-    const Due next = std::move(due.front());
-    due.pop_front();
+  for (std::size_t i = 0; i < due.size(); ++i) {
+    const Due next = std::move(due[i]);  // running or destroying it may add more
     if (!next.dropped) run_each(next.callbacks, thrown);
   }
   due_in_this_run = outer;
