@@ -60,7 +60,10 @@ def test_objects_of_classes_that_the_program_registered(worker: Any) -> None:
         (("square", 1, 2), "square takes 1 argument, and 2 were given"),
         (("join", "a", ["b", 3]), r"and \[1\] of argument 2 is an integer: 3"),
         (("mean", np.arange(5, dtype=np.int32)), r"mean takes \(.*\), and argument 1 is"),
-        (("square", {1, 2}), "square is C\\+\\+, and what it was given can only be read by Python: pass plain data"),
+        (
+            ("square", {1, 2}),
+            "square is C\\+\\+, and an argument is a pickle, which only Python can read: pass plain data",
+        ),
         (("cube", 1), r'there is no function "cube".*square'),
         (("mean", np.zeros(0)), "raised std::invalid_argument: the mean of nothing"),
     ],

@@ -41,7 +41,7 @@
 namespace MINIRAY_API miniray {
 
 // --- In the worker ---------------------------------------------------------------------------------------------------
-/// Answers calls, from now on, whenever the work function waits in handle.recv(). The functions must outlive the
+/// From now on, answers calls whenever the work function waits in handle.recv(). The functions must outlive the
 /// handle.
 void answer_calls(Handle& handle, Registry& functions = registry());
 /// A work function that only answers calls, until the coordinator closes the conversation.
@@ -69,7 +69,7 @@ class TaskOutOfMemory : public CallError {
   using CallError::CallError;
 };
 
-/// The call was taken back by cancel(), or its Caller is gone.
+/// Thrown if the call was cancelled by cancel(), or its Caller was destroyed.
 class Cancelled : public Error {
  public:
   using Error::Error;

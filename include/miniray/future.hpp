@@ -40,8 +40,8 @@ using Callbacks = std::vector<std::function<void()>>;
 /// of a callback have their callbacks run after it, not inside it, so that a long chain of futures needs no deep stack.
 void run(const Callbacks& callbacks);
 
-/// The inside of a future, which its copies share. It is settled once: with a value, or with a failure. Any thread may
-/// call what is not virtual; the rest is for the threads that may use the future.
+/// The state of a future, which its copies share. It is settled once: with a value, or with a failure. Any thread may
+/// call the functions that are not virtual. Only threads that may use the future may call the others.
 class Pending : public std::enable_shared_from_this<Pending> {
  public:
   explicit Pending(std::string function_name) : function(std::move(function_name)) {}
@@ -51,11 +51,11 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   /// Waits until it is done. Returns false on time-out.
   virtual bool wait(std::optional<double> timeout_s) = 0;
-  /// Learns what can be learned without waiting.
+  /// Takes the replies that have arrived, without waiting.
   virtual void look() = 0;
-  /// Takes back what is not done, and settles it with Cancelled.
+  /// Cancels the calls and tasks behind this that are not done. They are settled with Cancelled.
   virtual void cancel() = 0;
-  /// For the text of a TimeoutError: "worker 12 has not answered the call of square".
+  /// Returns the reason for a TimeoutError: "worker 12 has not answered the call of square".
   [[nodiscard]] virtual std::string describe_wait() const = 0;
 
   /// If this is made of other futures: appends those that are not done, and returns true. Calls and tasks return false.
@@ -71,20 +71,20 @@ class Pending : public std::enable_shared_from_this<Pending> {
   [[nodiscard]] virtual const void* group() const { return this; }
   /// Waits until one of the group is done, or the time is over.
   virtual void wait_any(std::span<const std::shared_ptr<Pending>> group, std::optional<double> timeout_s);
-  /// Of a Future: the std::optional that has its value once it is done.
+  /// Returns the std::optional that has the value of a Future once it is done; null for calls and tasks.
   [[nodiscard]] virtual void* slot() { return nullptr; }
 
   [[nodiscard]] bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Throws the failure, if it has failed. Only once it is done.
+  /// Throws the failure, if it has failed. It must be done.
   void check() const;
-  /// Calls `callback` when it is done; at once if it is. If whoever settles it is being destroyed (a Pool or a Caller),
-  /// the callback is destroyed and not called.
+  /// Calls `callback` when it is done; at once if it is done already. If its Pool or Caller is destroyed first, the
+  /// callback is destroyed and not called.
   void notify(std::function<void()> callback);
   const std::string function;
 
  protected:
-  /// Makes it done, after `store`. False if it was done already. The caller has to run the callbacks, once it holds no
-  /// lock.
+  /// Calls `store` and makes it done. Returns false if it was done already. The caller must run the callbacks when it
+  /// holds no lock.
   template <class Store>
   [[nodiscard]] bool settle_with(Store store, std::exception_ptr failure, Callbacks& callbacks) {
     const std::scoped_lock lock(mutex_);
@@ -103,11 +103,11 @@ class Pending : public std::enable_shared_from_this<Pending> {
   Callbacks callbacks_;  // until it is done
 };
 
-/// The inside of a future of a call or of a task: its result is a Value.
+/// The state of a future of a call or of a task: its result is a Value.
 class PendingResult : public Pending {
  public:
   using Pending::Pending;
-  /// The value. Throws the failure, if it has failed. Only once it is done.
+  /// Returns the value. Throws the failure, if it has failed. It must be done.
   [[nodiscard]] Value& outcome();
 
  protected:
@@ -117,30 +117,31 @@ class PendingResult : public Pending {
   Value value_;
 };
 
-/// What a future has whatever the type of its result. A future that was default-constructed or moved from refers to
-/// nothing: it can be assigned to and destroyed, and every other call but valid() throws UsageError.
+/// The part of a future that does not depend on the type of its result. A future that was default-constructed or moved
+/// from refers to nothing: it can be assigned to and destroyed, and every other call but valid() throws UsageError.
 class FutureBase {
  public:
   FutureBase() = default;
   explicit FutureBase(std::shared_ptr<Pending> pending) : pending_(std::move(pending)) {}
 
-  /// False if it was default-constructed or moved from.
+  /// Returns false if it was default-constructed or moved from.
   [[nodiscard]] bool valid() const { return pending_ != nullptr; }
   /// Waits until it is done. Returns false on time-out; get() tells whether it has failed.
   bool wait(Timeout timeout_s = {}) const { return pending()->done() || pending()->wait(timeout_s); }
-  /// Whether it is done. It takes what has arrived, and waits for nothing but the replacement of a dead worker.
+  /// Returns whether it is done. It takes replies that have arrived, and waits only for the replacement of a dead
+  /// worker.
   [[nodiscard]] bool ready() const;
-  /// Takes the call or the task back, and returns true: get() then throws Cancelled. Returns false if it is done. A
-  /// future that was made of others takes those back.
+  /// Cancels the call or the task, and returns true: get() then throws Cancelled. Returns false if it is done. A future
+  /// that was made of others cancels those.
   bool cancel() const;
-  /// One rung lower: the inside, which copies of this future share. Throws UsageError if it refers to nothing.
+  /// One rung lower: returns the state that copies of this future share. Throws UsageError if it refers to nothing.
   [[nodiscard]] const std::shared_ptr<Pending>& pending() const {
     if (!pending_) throw_refers_to_nothing();
     return pending_;
   }
 
  protected:
-  /// Waits, and returns the inside once it has a value. Throws TimeoutError, and the failure.
+  /// Waits, and returns the state once it has a value. Throws TimeoutError, and the failure.
   [[nodiscard]] Pending& settled(Timeout timeout_s) const;
 
  private:
@@ -149,7 +150,8 @@ class FutureBase {
 };
 
 [[noreturn]] void wrong_result(const std::string& function, const std::string& wanted, const std::exception& why);
-/// Converts what a function returned to what its caller asked for. Throws ValueError if it is something else.
+/// Converts the value that a function returned to the type that its caller asked for. Throws ValueError if it does not
+/// convert.
 template <class Result>
 [[nodiscard]] Result result_as(const std::string& function, const Value& value) {
   static_assert(!detail::refers_to_value<Result>,
@@ -245,14 +247,14 @@ struct Unwrapped<FutureOf<Result, Base>> {
   using type = Result;
 };
 
-/// Has `action` called once: when `source` is done, or, with dropped = true, when the callback is destroyed because
-/// what should have settled the source is gone. Returns a function that calls it if it
-/// has not been called yet.
+/// Calls `action` once: when `source` is done; or, with dropped = true, when the callback is destroyed because the Pool
+/// or the Caller of the source is being destroyed. Returns a function that calls the action now if it was not called
+/// yet.
 std::function<void()> attach(Pending& source, std::function<void(bool dropped)> action);
 
 }  // namespace detail
 
-/// A result that may still be on its way. Copies are the same future, and share the result.
+/// A result that may not have arrived yet. Copies are the same future, and share the result.
 template <class Result, class Base>
 class FutureOf : public Base {
  public:

@@ -15,7 +15,7 @@ from concurrent.futures import as_completed as _standard_as_completed
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from miniray import _calls, _check, _core
+from miniray import _call_errors, _calls, _check, _core
 from miniray._future import MiniRayFuture
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class CallFuture(MiniRayFuture[T]):
             return
         try:
             if reply[0] in ("error", "unknown"):
-                self._exception = _calls.error_in(self._worker.name, reply, _calls.definitions_of(self._worker))
+                self._exception = _call_errors.error_in(self._worker.name, reply, _calls.definitions_of(self._worker))
             else:
                 self._reply = ("value", _calls.value_of(self._worker, reply))
         except BaseException as unreadable:

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import contextmanager
 from typing import Any
 
-from miniray import _calls, _check, _core, _pickling, _unsendable
+from miniray import _call_errors, _check, _core, _pickling, _unsendable
 from miniray._definitions import Definition, Definitions, is_same
 from miniray._function_state import has_no_state, may_change
 from miniray._future import PoolBroken, PoolFuture, new_condition
@@ -441,7 +441,7 @@ class PoolDriver:
             return unreadable
         name = "the task" if options.name is None else f'the task "{options.name}"'
         if kind == "error":
-            return _calls.error_in(worker, what, self.definitions)
+            return _call_errors.error_in(worker, what, self.definitions)
         if kind == "died":
             error: BaseException = what
             of = "" if options.name is None else f" of {name}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
-from miniray import _calls, _check, _core, _pickling
+from miniray import _call_errors, _check, _core, _pickling
 from miniray.errors import ProtocolError
 
 
@@ -220,7 +220,7 @@ class Mapping:
             case _:
                 raise ProtocolError(f"{worker} answered a map of {count} items with {_check.shown(what)}")
         values = results if isinstance(results, list) else _pickling.unpickled(results, shelf)
-        errors = {index: _calls.error_of(worker, described, shelf) for index, described in failed}
+        errors = {index: _call_errors.error_of(worker, described, shelf) for index, described in failed}
         if not isinstance(values, list) or len(values) != count:
             raise ProtocolError(f"{worker} answered a map of {count} items with {_check.shown(values)}")
         return values, errors

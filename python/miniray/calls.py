@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from miniray import _calls, _check, _core
-from miniray._calls import RemoteTraceback
+from miniray import _call_errors, _calls, _check, _core
+from miniray._call_errors import RemoteTraceback
 from miniray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,4 +147,4 @@ def _describe(worker: Any, verb: str, name: str, function: Any, *rest: Any) -> N
             return
         definitions.to_value(definition)
         if "missing" in definition.described:
-            raise _calls.error_in(worker.name, reply, definitions)
+            raise _call_errors.error_in(worker.name, reply, definitions)

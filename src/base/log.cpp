@@ -31,7 +31,7 @@ bool give(LogLevel level, std::string_view text) noexcept {
 }
 
 std::atomic<std::uint64_t> dropped_lines = 0;
-std::atomic<bool> line_is_cut = false;  // the last line went out in part, and has no line break
+std::atomic<bool> line_is_cut = false;  // only a part of the last line was written, without its line break
 
 // One write takes the whole text, so that lines of several threads and processes do not mix.
 void print(std::string_view before, std::string_view text) noexcept {

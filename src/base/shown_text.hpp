@@ -8,7 +8,7 @@
 
 namespace miniray {
 
-/// What becomes of the sequences that set colours (ESC [ digits and semicolons m).
+/// Whether sequences that set colours (ESC [ digits and semicolons m) are kept or escaped.
 enum class Colours : std::uint8_t { keep, escape };
 
 /// Returns the text with escapes such as \x1b in place of control characters (C0 and C1, in UTF-8 too) other than tab

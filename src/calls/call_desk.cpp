@@ -24,7 +24,7 @@ bool is_end(Worker& worker) {
   } catch (const SystemError&) {
     return true;
   } catch (...) {
-    return worker.channel().closed();  // such as after a reply that was too large: nothing behind it can be read
+    return worker.channel().closed();  // for example after a reply that was too large: nothing after it can be read
   }
 }
 
@@ -61,7 +61,7 @@ void CallDesk::send(const Message& call, Patience patience) {
     else
       run_waiting([&] { worker().send(call); });
   } catch (...) {
-    // What the worker said before its end still counts, unless its process has been replaced meanwhile.
+    // Replies that the worker sent before its end still count, unless its process has been replaced meanwhile.
     if (is_end(worker()) && worker().replacements() != process) on_end(process);
     throw;
   }
@@ -84,13 +84,13 @@ Message CallDesk::ask(const Message& call) {
       settle(reply);
     }
   } catch (...) {
-    // After an interrupt, for one, the reply will arrive all the same.
+    // The reply can still arrive, for example after an interrupt.
     if (!is_end(worker()) && worker().replacements() == process) under_way_[call.head.number] = {nullptr, process};
     throw;
   }
 }
 
-// A worker may send anything in the lane of calls.
+// The input is untrusted: a worker may send anything in the lane of calls.
 void CallDesk::check(const Message& reply) const {
   if (reply.kind != Message::Kind::reply)
     throw ProtocolError(worker().name() + " made a call, and nobody answers calls here");
@@ -119,7 +119,7 @@ bool CallDesk::wait(std::int64_t number, const Deadline& deadline) {
     } catch (const TimeoutError&) {
       if (deadline.passed()) return !is_under_way(number);
     } catch (const Error&) {
-      if (is_under_way(number)) throw;  // otherwise the settler was told
+      if (is_under_way(number)) throw;  // otherwise the settler has the error
     }
   }
   return true;
@@ -151,7 +151,7 @@ void CallDesk::take_replies() {
 void CallDesk::settle(const Message& reply) {
   const auto found = under_way_.find(reply.head.number);
   if (found == under_way_.end()) {
-    // A Caller that is gone may have made that call. Each of its calls has one reply.
+    // A Caller that was destroyed may have made that call. Each call has one reply.
     if (reply.head.number > 0 && reply.head.number < first_number_ && ++late_replies_ < first_number_) return;
     const ProtocolError stray(worker().name() + " answered the call " + std::to_string(reply.head.number) +
                               ", which was not made here");
@@ -211,7 +211,7 @@ void CallDesk::drop(std::int64_t number) {
   try {
     (void)worker().send_some(drop_message(number));
   } catch (const Error&) {
-    if (!is_end(worker())) throw;  // else the call has ended with its worker, as the others will find out
+    if (!is_end(worker())) throw;  // otherwise all calls of this worker have ended with it
   }
 }
 
@@ -237,7 +237,7 @@ class LookForReplies {
     for (Channel* channel : channels_) {
       channel->look_for(Lane::messages);
       try {
-        (void)channel->ready();  // so that the next wait_any knows of messages that came meanwhile
+        (void)channel->ready();  // so that the next wait_any sees messages that have come meanwhile
       } catch (const Error&) {
         // The next call on the channel throws it again.
       }
@@ -255,7 +255,7 @@ void wait_for_replies(std::span<Worker* const> workers, std::optional<double> ti
   channels.reserve(workers.size());
   for (Worker* worker : workers) channels.push_back(&worker->channel());
   const LookForReplies look(channels);
-  // What came between the caller's last look and this one is in the inbox, of which the wait must be told.
+  // Messages that came since the caller looked last are in the inbox, where poll() does not see them.
   bool there = false;
   for (Channel* channel : channels) there = channel->ready() || there;
   if (!there) (void)wait_any(std::span<Channel* const>(channels), timeout_s);

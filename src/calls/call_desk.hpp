@@ -1,5 +1,5 @@
-// The calls that are under way on one worker, and their replies as they arrive. It works on encoded messages and is the
-// same for every language: a language encodes the call, and gives a settler that gets the encoded reply.
+// A CallDesk sends calls to one worker and receives the replies. It works on encoded messages and is the same for every
+// language: a language encodes the call, and passes a settler that gets the encoded reply.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@
 
 namespace miniray {
 
-/// Gets the outcome of one call, by one call of one of these functions.
+/// Gets the outcome of one call: one of these functions is called, once, unless the call is cancelled.
 class CallSettler {
  public:
   CallSettler() = default;
   CallSettler(const CallSettler&) = delete;
   CallSettler& operator=(const CallSettler&) = delete;
   virtual ~CallSettler() = default;
-  /// The worker has answered. The reply has a verb; its body may be anything.
+  /// The worker has answered. The verb of the reply is valid; its body is not checked yet.
   virtual void on_reply(const Message& reply) = 0;
   /// The worker has ended or was replaced before it answered, or the desk was closed.
   virtual void on_failure(const std::exception_ptr& why) = 0;
 };
 
-/// A worker has one desk at a time, which one thread at a time uses. What a settler throws comes out of the desk's
-/// call, after all other settlers were told.
+/// A worker has one desk at a time, and one thread at a time may use it. If a settler throws, the desk's call throws
+/// the same exception after it has called all other settlers.
 class CallDesk {
  public:
   /// Throws UsageError if the worker has a desk that is not closed.
@@ -47,7 +47,7 @@ class CallDesk {
 
   enum class Patience : std::uint8_t {
     wait,
-    none,  ///< what the kernel does not take at once goes out while some call waits for a reply
+    none,  ///< bytes that the kernel does not take at once are sent while a later call waits for a reply
   };
   /// Sends a call, and keeps its settler until the call is settled or dropped. If it throws, the call was not made.
   void begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience = Patience::wait);
@@ -58,9 +58,9 @@ class CallDesk {
   [[nodiscard]] bool is_under_way(std::int64_t number) const;
   /// Settles the calls whose replies have arrived. Waits only for the recovery of a worker that has ended.
   void take_replies();
-  /// Cancels a call: its settler is told nothing, and if the worker has not begun the call, it never will.
+  /// Cancels a call: its settler is not called, and if the worker has not begun the call, it never will.
   void drop(std::int64_t number);
-  /// Fails the calls that are under way, and uses the worker no more.
+  /// Fails the calls that are under way, and stops using the worker.
   void close(const std::exception_ptr& why);
   [[nodiscard]] bool is_closed() const { return link_ == nullptr; }
   /// Returns how many replies will still arrive.
@@ -72,8 +72,8 @@ class CallDesk {
 
  private:
   struct UnderWay {
-    std::shared_ptr<CallSettler> settler;  // null if the reply is not wanted any more
-    int process;                           // how often the worker's process had been replaced when it was sent
+    std::shared_ptr<CallSettler> settler;  // null if the call was dropped
+    int process;                           // how often the worker's process had been replaced when the call was sent
   };
 
   void send(const Message& call, Patience patience);
@@ -86,13 +86,13 @@ class CallDesk {
   void fail_lost();
 
   std::shared_ptr<const WorkerLink> link_;                // null when the desk is closed
-  const std::int64_t first_number_ = next_call_number();  // what is below was called by an earlier desk
+  const std::int64_t first_number_ = next_call_number();  // lower numbers are calls of earlier desks
   std::int64_t last_number_ = first_number_;
   std::int64_t late_replies_ = 0;  // to calls of earlier desks
   std::map<std::int64_t, UnderWay> under_way_;
 };
 
-/// Waits until one of the workers may have a reply, or has ended, or the time is over.
+/// Waits until one of the workers may have sent a reply or has ended, or until the deadline.
 void wait_for_replies(std::span<Worker* const> workers, std::optional<double> timeout_s);
 
 }  // namespace miniray

@@ -10,10 +10,9 @@
 
 namespace miniray {
 
-/// Returns the exception for a caller of this function; nothing if the reply has a value.
+/// Returns the exception for a caller of this function; null if the reply has a value.
 [[nodiscard]] std::exception_ptr failure_in(CallReply& reply, const std::string& function, const std::string& worker);
-/// Returns the exception for a reply to a map that does not hold a value or a failure for each item; nothing if it
-/// does.
+/// Returns the exception for a reply to a map that does not hold a value or a failure for each item; null if it does.
 [[nodiscard]] std::exception_ptr wrong_values(CallReply& reply, std::size_t items, const std::string& function,
                                               const std::string& worker);
 /// Returns the exception for an item of a map that failed.

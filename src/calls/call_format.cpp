@@ -34,7 +34,7 @@ CallFailure failure_of(const Value& value) {
   return failure;
 }
 
-// Not every worker says more than that something is missing.
+// Some workers only say that something is missing, and not what.
 std::vector<std::int64_t> missing_in(const Value& value) {
   std::vector<std::int64_t> numbers;
   const Value* listed = value.find("missing");

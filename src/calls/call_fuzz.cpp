@@ -1,5 +1,5 @@
-// Any call is answered with one reply that has its number, whatever it asks for. As a reply, it is read or refused, and
-// so are the values that it has for a map of two items.
+// Sends any bytes as a call: the answer must be one reply with the call's number, whatever the call asks for. Then
+// reads the same bytes as a reply, and as the values of a map of two items: they must be read or refused.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -71,7 +71,7 @@ void as_reply(const Message& message) {
   }
 }
 
-// Twice on one callee, so that what the first creates is there for the second.
+// Runs the call twice on one callee, so that the second run finds what the first has created.
 void as_call(const Message& message) {
   ChannelOptions options;
   options.spin_us = 0;
@@ -90,7 +90,7 @@ void as_call(const Message& message) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr std::size_t size_max = 4096;  // so that a socket's buffer holds the reply, which nobody reads meanwhile
+  constexpr std::size_t size_max = 4096;  // so that the reply fits into the socket's buffer: it is read only afterwards
   if (size < 2 || size > size_max) return 0;
   const Message message = message_of(data, size);
   as_reply(message);

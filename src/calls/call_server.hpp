@@ -1,5 +1,5 @@
-// Answers the calls that a worker gets, for both languages. A call that was cancelled, or that comes too late, is
-// dropped; otherwise a callee runs it. One reply goes out.
+// Answers the calls that a worker gets, for both languages. A call that was cancelled or comes too late is dropped. A
+// callee runs every other call, and sends one reply.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace miniray {
 
-/// The reply that the caller waits for. The channel must outlive it.
+/// The reply that a caller waits for. The channel must outlive it.
 class OwedReply {
  public:
-  /// The time of the call counts from now on.
+  /// The time that the call takes is measured from now on.
   OwedReply(Channel& channel, std::int64_t number);
 
   /// Returns false if nobody waits for the reply.

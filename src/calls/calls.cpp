@@ -11,7 +11,7 @@ namespace miniray {
 namespace {
 
 constexpr char all_calls = 0;  // its address is the group of every call
-/// The positions of the calls that are done; none if the deadline passes before.
+/// Waits until a call is done. Returns the positions of all that are done; none if the deadline passes first.
 std::vector<std::size_t> wait_for_calls(std::span<const std::shared_ptr<Pending>> calls, const Deadline& deadline);
 
 }  // namespace
@@ -47,7 +47,7 @@ class PendingCall : public PendingResult, public CallSettler {
     try {
       reply = parse_reply(message);
       failure = failure_of(reply);
-    } catch (const std::exception&) {  // the rest is not what a worker should send, or there is no memory for it
+    } catch (const std::exception&) {  // the body is not a valid reply, or there is no memory for it
       failure = std::current_exception();
     }
     finish(std::move(reply.value), failure);
@@ -68,7 +68,7 @@ class PendingCall : public PendingResult, public CallSettler {
     return found;
   }
 
-  // If the Caller is gone, nobody expects callbacks.
+  // If the Caller was destroyed, callbacks are not called.
   void finish(Value value, std::exception_ptr failure) {
     Callbacks callbacks;
     const bool settled = settle(std::move(value), std::move(failure), callbacks);
@@ -79,7 +79,7 @@ class PendingCall : public PendingResult, public CallSettler {
 
 namespace {
 
-// `arguments_at`: where in the body the arguments are, if there are any.
+// `arguments_at` is the position of the arguments in the body, if it has any.
 std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, const std::string& function,
                                         CallVerb verb, const Value& body, std::optional<std::size_t> arguments_at,
                                         std::optional<std::size_t> items = {}) {

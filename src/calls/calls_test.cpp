@@ -388,7 +388,7 @@ TEST_CASE("calls in the format's own words") {
   CHECK(refused(CallVerb::create, Value::list({"c", {{"name", nullptr}}, none, nullptr}))
             .starts_with("a C++ worker cannot take a class by value"));
   CHECK(refused(CallVerb::call, Value::list({"echo", {{"pickle", Bytes{"x"}}, {"buffers", none}}, nullptr}))
-            .starts_with("echo is C++, and what it was given can only be read by Python"));
+            .starts_with("echo is C++, and an argument is a pickle, which only Python can read"));
   CHECK(refused(CallVerb::call, Value::list({7, none, nullptr}))
             .starts_with("a C++ worker cannot take a function from its caller"));
   CHECK(reply_to(worker, CallVerb::define, Value::list({7, {{"name", "echo"}, {"check", 0}}})).verb ==

@@ -159,7 +159,8 @@ bool PendingLocal::claim(std::size_t& first_done) {
   return inside_->computing = true;
 }
 
-// If whoever settles its sources is being destroyed, nobody expects callbacks, but those who wait get its failure.
+// If the Pool or the Caller of the sources is being destroyed, callbacks are dropped, but threads that wait for this
+// get its failure.
 void PendingLocal::advance(NoticedBy how) {
   std::size_t first_done = 0;
   if (!claim(first_done)) return;

@@ -1,7 +1,5 @@
 #include "miniray/future.hpp"
 
-#include <deque>
-
 #include "base/check.hpp"
 #include "calls/due_callbacks.hpp"
 #include "miniray/typed_function.hpp"
@@ -41,7 +39,7 @@ struct Due {
   bool dropped = false;
 };
 // Those of the innermost run() of this thread. Null if the thread is not in run().
-thread_local std::deque<Due>* due_in_this_run = nullptr;
+thread_local std::vector<Due>* due_in_this_run = nullptr;
 
 void run_each(const Callbacks& callbacks, std::exception_ptr& thrown) {
   for (const auto& callback : callbacks) {
@@ -56,13 +54,12 @@ void run_each(const Callbacks& callbacks, std::exception_ptr& thrown) {
 // Does `first`, and then everything that becomes due because of it.
 template <class First>
 void run_with_what_follows(First first) {
-  std::deque<Due> due;
-  std::deque<Due>* const outer = std::exchange(due_in_this_run, &due);
+  std::vector<Due> due;  // takes no memory unless something becomes due
+  std::vector<Due>* const outer = std::exchange(due_in_this_run, &due);
   std::exception_ptr thrown;
   first(thrown);
-  while (!due.empty()) {
-    const Due next = std::move(due.front());
-    due.pop_front();
+  for (std::size_t i = 0; i < due.size(); ++i) {
+    const Due next = std::move(due[i]);  // running or destroying it may add more
     if (!next.dropped) run_each(next.callbacks, thrown);
   }
   due_in_this_run = outer;
@@ -127,19 +124,19 @@ void wrong_result(const std::string& function, const std::string& wanted, const 
 namespace detail {
 namespace {
 
-// What was attached to a future, and whether it was called.
+// An action that was attached to a future. It is called once.
 struct Attached {
   explicit Attached(std::function<void(bool)> what) : action(std::move(what)) {}
   void call(bool dropped) {
     if (called.exchange(true)) return;
-    const std::function<void(bool)> once = std::move(action);  // it may refer to what holds it
+    const std::function<void(bool)> once = std::move(action);  // the action may own this object
     once(dropped);
   }
   std::function<void(bool)> action;
   std::atomic<bool> called = false;
 };
 
-// A callback that is destroyed has not been called if a Pool or a Caller is being destroyed.
+// Calls the action when the callback is destroyed without having been called: its Pool or Caller is being destroyed.
 struct CallbackGuard {
   explicit CallbackGuard(std::shared_ptr<Attached> what) : attached(std::move(what)) {}
   CallbackGuard(const CallbackGuard&) = delete;
@@ -147,7 +144,7 @@ struct CallbackGuard {
   ~CallbackGuard() {
     try {
       attached->call(true);
-    } catch (...) {  // nobody is left who could be told
+    } catch (...) {  // a destructor must not throw, and no caller is left
     }
   }
   const std::shared_ptr<Attached> attached;

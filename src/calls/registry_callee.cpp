@@ -14,7 +14,7 @@
 namespace miniray {
 namespace {
 
-/// A call wanted more memory than its memory_bytes.
+/// Thrown when a call needs more memory than its memory_bytes.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -43,7 +43,8 @@ bool is_pickle(const Value& value) { return value.kind() == Value::Kind::map && 
 
 const List& arguments_in(const CallOrder& order, const std::string& name) {
   if (is_pickle(order.arguments))
-    throw UsageError(name + " is C++, and what it was given can only be read by Python: pass plain data (numbers, " +
+    throw UsageError(name +
+                     " is C++, and an argument is a pickle, which only Python can read: pass plain data (numbers, " +
                      "strings, bytes, lists, dicts, arrays)");
   if (order.arguments.kind() != Value::Kind::list)
     throw UsageError("the arguments of a call are a list, not " + order.arguments.text());
@@ -141,13 +142,13 @@ Value RegistryCallee::result_of(const CallOrder& order) {
     case CallVerb::define:
       define(order);
       break;
-    case CallVerb::plain:  // C++ has no pickles anyway
+    case CallVerb::plain:  // a C++ worker never sends pickles
       break;
   }
   return {};
 }
 
-// Pools call functions by number. An unknown name is reported when the function is called, to the caller of that.
+// Pools call functions by number. If the name is unknown, the call of the function reports that, not its definition.
 void RegistryCallee::define(const CallOrder& order) {
   const Value* const name = order.function.kind() == Value::Kind::map ? order.function.find("name") : nullptr;
   if (order.name.kind() == Value::Kind::integer && name != nullptr && name->kind() == Value::Kind::string) {

@@ -1,5 +1,5 @@
-// The table of functions without a name, and how they are named: by their type, and by the build of the program or the
-// library that has them.
+// The table of functions without a name. Each is identified by its type, and by the build of the program or library
+// that contains it.
 #include "miniray/typed_function.hpp"
 
 #include <link.h>
@@ -40,14 +40,14 @@ class Fnv1a {
 
 // A program or a library in memory.
 struct Module {
-  std::uintptr_t address = 0;  // one that is in it
+  std::uintptr_t address = 0;  // any address inside it
   bool found = false;
   std::string path, build_id;
 };
 
 constexpr std::size_t padded(std::size_t size) { return (size + 3) & ~std::size_t{3}; }
 
-// The build id among the notes of one segment; empty if it is not there.
+// Returns the build id from the notes of one segment; empty if they have none.
 std::string build_id_in(const char* notes, std::size_t size) {
   while (size >= sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) head;
@@ -81,7 +81,7 @@ int look_at_module(dl_phdr_info* info, std::size_t /*size*/, void* data) {
   return 1;
 }
 
-// The build id of what has this address; if it was linked without one, its content.
+// Returns the build id of the program or library at this address; if it has none, a hash of its content.
 std::string identity_of(std::uintptr_t address) {
   Module module;
   module.address = address;
@@ -124,8 +124,8 @@ std::string spoken(std::string_view type) {
 
 }  // namespace
 
-// The entries are a list that needs no memory, since they come before main(), in any order, and from libraries in any
-// thread.
+// The entries are a list that allocates no memory, because entries are added before main() in any order, and by
+// libraries in any thread.
 class TypedTable {
  public:
   void add(TypedEntry& entry) noexcept {
@@ -161,8 +161,8 @@ class TypedTable {
   }
 
  private:
-  // Two source files may have functions of the same type, as they are written. The linker has put them in an order,
-  // which is the same whenever the program runs.
+  // Two source files may have functions whose types look the same. Their order in the program, which the linker chose,
+  // tells them apart: it is the same in every run.
   [[nodiscard]] std::string make_name(const TypedEntry& entry) const {
     const auto address = [](const TypedEntry& of) { return reinterpret_cast<std::uintptr_t>(of.call_); };
     const std::string module = identity_of(address(entry));
@@ -184,7 +184,7 @@ class TypedTable {
 
 namespace {
 
-// Never destroyed: entries leave it when the program ends.
+// It is never destroyed, because entries are removed from it while the program ends.
 TypedTable& typed_table() {
   static auto* const table = new TypedTable;
   return *table;

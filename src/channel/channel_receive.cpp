@@ -96,7 +96,7 @@ bool Channel::State::fill(system::Block block) {
   return true;
 }
 
-// What a seal has read already is taken in too, because the socket does not show that it is there.
+// This also takes what the seal has read already, because the socket does not show it.
 void Channel::State::take_in(std::size_t bytes) {
   while (bytes > 0) {
     try {
@@ -294,7 +294,8 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
   notice_gone_peer();
 }
 
-// Reads what the kernel still has of a peer that has ended. A child of the peer may hold the socket, and write on.
+// Reads what the kernel still has from a peer that has ended. The number of reads is limited, because a child of the
+// peer may hold the socket and go on writing.
 void Channel::State::read_rest() {
   for (int reads = 0; reads < limits::last_reads_max && !ended_ && !inbox_is_full(); ++reads)
     if (!fill(system::Block::no)) return;

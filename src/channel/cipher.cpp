@@ -10,7 +10,7 @@
 
 #ifdef MINIRAY_HAS_IPSEC_MB
 #include <intel-ipsec-mb.h>
-// These functions are in the library, and not in its header.
+// The other functions are in the library's header, and these are not.
 extern "C" {
 void aes_gcm_precomp_256_vaes_avx512(gcm_key_data* key);
 void aes_gcm_enc_256_vaes_avx512(const gcm_key_data* key, gcm_context_data* context, std::uint8_t* out,
@@ -21,7 +21,6 @@ void aes_gcm_dec_256_vaes_avx512(const gcm_key_data* key, gcm_context_data* cont
                                  const std::uint8_t* in, std::uint64_t bytes, const std::uint8_t* nonce,
                                  const std::uint8_t* head, std::uint64_t head_bytes, std::uint8_t* tag,
                                  std::uint64_t tag_bytes);
-void aes_keyexp_256_enc_avx512(const void* key, void* expanded);
 }
 #endif
 
@@ -112,7 +111,7 @@ class WideCipher final : public Cipher::Implementation {
     aes_gcm_dec_256_vaes_avx512(
         &keys_, &context_, reinterpret_cast<std::uint8_t*>(plain), reinterpret_cast<const std::uint8_t*>(sealed.data()),
         bytes, nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(), tag.size());
-    unsigned difference = 0;  // the time that the comparison takes does not show where the tags differ
+    unsigned difference = 0;  // compares in constant time, which does not show where the tags differ
     for (std::size_t i = 0; i < tag.size(); ++i)
       difference |= static_cast<unsigned>(tag[i]) ^ static_cast<unsigned>(sealed[bytes + i]);
     return difference == 0;

@@ -27,7 +27,7 @@ Seal::Seal(const SecretBlock& sending, const SecretBlock& receiving, std::uint64
   MINIRAY_CHECK(records_per_key > 0);
 }
 
-// No key encrypts more records than it safely may. The next one is derived from it, and it is dropped.
+// Replaces the key before it has encrypted more records than is safe. The next key is derived from it.
 Cipher& Seal::Direction::cipher() {
   if (number > 0 && number % records_per_key == 0) {
     secret = derive(secret, "MiniRay next key");
@@ -115,7 +115,7 @@ std::string Seal::records_of(std::string_view text) {
 
 // Room for what is missing of the next record, and for more if the peer sends much.
 std::span<std::byte> Seal::room() {
-  MINIRAY_CHECK(opened_.empty() && !next_record(), opened_.size());  // otherwise read() would come first
+  MINIRAY_CHECK(opened_.empty() && !next_record(), opened_.size());  // the caller must call read() first
   constexpr std::size_t record_bytes_max = record_head_bytes + limits::sealed_record_bytes + Cipher::tag_bytes;
   const std::size_t wanted = std::max(grow_to_, in_.size() > record_head_bytes ? record_bytes_max : 0);
   in_.reserve(wanted - std::min(wanted - 1, in_.size()));

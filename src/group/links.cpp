@@ -70,7 +70,7 @@ void GroupLinks::read(Lifeline& line) {
     }
   } catch (const EndOfStream&) {
     line.ended_until = Deadline::in_ms(limits::group_ended_rank_ms);
-  } catch (const Error&) {  // it does not speak our language, so it is no rank of this group any longer
+  } catch (const Error&) {  // it does not keep to the protocol, so it no longer counts as a rank of this group
     line.channel.close();
     line.ended_until = Deadline::in_ms(0);
   }
@@ -83,14 +83,14 @@ std::optional<GroupLinks::Fault> GroupLinks::look(std::uint32_t call) {
   (void)system::poll_many(watched_, 0);
   for (std::size_t i = 0; i < lifelines_.size(); ++i)
     if (watched_[i].fd >= 0 && watched_[i].revents != 0) read(lifelines_[i]);
-  // If the teller is in a later call, all ranks have done their part in this one.
+  // If the rank that sent the news is in a later call, all ranks have done their part in this one.
   if (told_ && told_->call <= call) return Fault{0, "", told_->reason};
   for (const Lifeline& line : lifelines_) {
     if (line.left_after && *line.left_after < call) return Fault{line.rank, " has left the group"};
     if (!line.left_after && line.ended_until && line.ended_until->passed())
       return Fault{line.rank, ended_how(line.channel)};
   }
-  for (const DataLine& line : data_)  // the lifeline to the same rank should have said more
+  for (const DataLine& line : data_)  // the lifeline to the same rank should have told the reason
     if (line.ended_until && line.ended_until->passed())
       for (const Lifeline& other : lifelines_)
         if (other.channel.peer() == line.channel.peer()) return Fault{other.rank, ended_how(line.channel)};
@@ -109,7 +109,7 @@ void GroupLinks::send_news(const Value& news) {
 
 void GroupLinks::tell(const std::string& reason, std::uint32_t call) {
   if (!told_)
-    send_news({{"broken", to_utf8(reason)}, {"call", call}});  // if it was told to this rank, it was told to all
+    send_news({{"broken", to_utf8(reason)}, {"call", call}});  // if another rank has told this one, it has told all
 }
 
 void GroupLinks::leave(std::uint32_t calls) { send_news({{"left", calls}}); }

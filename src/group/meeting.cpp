@@ -60,7 +60,7 @@ Fd listen_in_range(const std::string& host, int first_port, int last_port) {
                     ports_text(first_port, last_port) + " are taken. Give the group a larger range");
 }
 
-// An array, so that no trace of messages shows it.
+// The key is sent as an array, because a trace of messages does not show the content of arrays.
 Key read_key(const Array& key) {
   const std::span<const std::byte> bytes = key.buffer().bytes();
   return Key::from_hex(to_hex({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()}),
@@ -261,7 +261,7 @@ void Meeting::accept_all(int listener) {
   }
 }
 
-// Returns whether the connection is dealt with. A stranger is dropped without a word.
+// Returns whether the connection needs no further handling. A stranger's connection is closed without an answer.
 bool Meeting::read_pending(PendingConnection& pending) {
   const PendingConnection::Progress progress = pending.advance();
   if (progress == PendingConnection::Progress::waiting) return pending.late();
@@ -357,7 +357,7 @@ Met Meeting::take() {
   return {std::move(memory_), std::move(nodes_), GroupLinks(std::move(lifelines), std::move(data), unreachable_ms_)};
 }
 
-// Waits for a message of the coordinator, or for its word that the ranks cannot meet.
+// Waits for a message of the coordinator. Throws if the message says that the ranks cannot meet.
 Value next_order(Handle& handle, const char* key, double timeout_s) {
   Value message = handle.recv({.timeout_s = timeout_s});
   if (message.kind() == Value::Kind::map) {
@@ -372,7 +372,7 @@ Value next_order(Handle& handle, const char* key, double timeout_s) {
 Met meet(Handle& handle, const Value& invitation, std::size_t rank, const std::vector<GroupMember>& members,
          const std::function<void()>& on_interrupt) {
   const double timeout_s = invitation["timeout_s"].real();
-  // A rank that joins after create_group() has given up says nothing, because nobody would expect its messages.
+  // A rank that joins after create_group() has failed sends nothing: its messages would reach a recv() of the program.
   if (std::optional<Message> message = handle.try_receive()) {
     handle.put_back(std::move(*message));
     throw GroupBroken(next_order(handle, verdict_key, timeout_s).string());

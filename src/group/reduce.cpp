@@ -42,7 +42,7 @@ void combine_all(std::byte* out, const std::byte* a, const std::byte* b, std::si
   auto* const to = reinterpret_cast<T*>(out);
   const auto* const first = reinterpret_cast<const T*>(a);
   const auto* const second = reinterpret_cast<const T*>(b);
-#ifndef __clang__  // which does not know this pragma
+#ifndef __clang__  // clang does not know this pragma
 #pragma GCC ivdep
 #endif
   for (std::size_t i = 0; i < count; ++i) to[i] = with(first[i], second[i]);

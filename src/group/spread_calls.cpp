@@ -112,7 +112,7 @@ void SpreadCalls::barrier() {
 }
 
 // Puts the reduction over the ranks of this node, which are in their areas, into the node area. Each rank combines a
-// piece. A rank that is alone has put its data there already.
+// piece. A rank that is alone on its node has put its data there already.
 void SpreadCalls::combine_here(std::size_t bytes, DType dtype, ReduceOp op) {
   segment_.sync();
   if (segment_.ranks() == 1) return;
@@ -161,8 +161,8 @@ void SpreadCalls::reduce(std::span<std::byte> data, DType dtype, ReduceOp op, st
   });
 }
 
-// Little data goes from the root's node to all others. Of much data, that node sends a piece to each other node, which
-// sends it on to the others: so no node sends the data more than twice.
+// If there is little data, the root's node sends all of it to every other node. If there is much, it sends a different
+// piece to each other node, which sends its piece on to the rest. So no node sends the data more than twice.
 void SpreadCalls::broadcast_nodes(std::size_t bytes, std::size_t root_node) {
   const bool is_root = nodes().here == root_node;
   if (nodes().size() <= 2 || bytes <= limits::group_small_bytes_max) {

@@ -64,13 +64,13 @@ class AttendantLoop {
   struct Node {
     std::string name;
     ChildProcess command;
-    bool ended = false;  // the command
+    bool ended = false;  // the command has ended
     LineStream talk, errors;
     bool taken_over = false;  // the cluster has handed over talk and errors
-    int workers = 0;          // how many it has had: the numbers in its labels are lower
+    int workers = 0;          // how many workers it has had; the numbers in its labels are lower than that
   };
   void start(std::size_t index, NodeEnds& ends);
-  bool read_control();  // returns whether there was a notice
+  bool read_control();  // returns whether it has read a notice
   void take_over(std::size_t node, std::vector<Fd> descriptors, const std::string& rest);
   void drop(Node& node);
   void kill(Node& node);

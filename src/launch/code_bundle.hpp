@@ -1,6 +1,6 @@
 // CodeBundle collects the files that a cluster copies to its nodes; CodeUnpacker makes a folder of them on a node. The
 // folder is in the user's cache and is named by the hash of the whole bundle. Files in the cache are not sent again.
-// The cache is not believed: its folders and files must belong to this user, and each file's content must have its
+// The cache is not trusted: its folders and files must belong to this user, and each file's content must have its
 // hash. A file that was checked once is checked again only if its size or one of its times has changed.
 #pragma once
 

@@ -39,7 +39,7 @@ enum class Runs : std::uint8_t { python, own_program };
 /// the shell or the interpreter printed.
 [[nodiscard]] std::string explain_failure(const NodeConfig& node, int exit_code, const std::string& error_output,
                                           Runs runs);
-/// What to say of a program that has started and not greeted: the cure, or nothing.
+/// Returns the cure for a program that has started and has not sent its first line; empty if none is known.
 [[nodiscard]] std::string explain_silence(const NodeConfig& node, Runs runs);
 /// Returns the same for a server that ended after its first line, without saying that it failed.
 [[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);

@@ -1,5 +1,5 @@
-// Sends any bytes to a launch, as a node that may keep to the protocol for a while. The launch waits, is ready or fails
-// with a text that says why. Nothing else may happen: no exception, no wait, no more memory than the limits allow.
+// Sends any bytes to a launch, as a node that may keep to the protocol at first. The launch must wait, be ready, or
+// fail with a text that says why. Nothing else may happen: no exception, no wait, no more memory than the limits allow.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -46,8 +46,8 @@ class PrivateFolder {
   static constexpr const char* prefix = "miniray-tunnel-";
   static constexpr const char* lock_name = "lock";
 
-  // A folder is a leftover if it is this user's and nobody holds its lock. The number of a process would not do: a
-  // process in another container may share this folder and not be visible from here.
+  // A folder is a leftover if it is this user's and nobody holds its lock. The number of a process would not
+  // show that: a process in another container may share this folder, and is not visible from here.
   static void remove_leftovers(const std::filesystem::path& all) {
     std::error_code ignored;
     for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(all, ignored)) {
@@ -55,7 +55,7 @@ class PrivateFolder {
       struct stat status{};
       if (lstat(entry.path().c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid()) continue;
       const int number = open((entry.path() / lock_name).c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-      if (number < 0) continue;  // it was just made, or is not from here
+      if (number < 0) continue;  // it was just made, or another program made it
       const Fd lock(number);
       if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) remove(entry.path());
     }

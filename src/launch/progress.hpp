@@ -21,7 +21,7 @@ class Progress {
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  /// Prints if it is time to print again. Call it as often as you like.
+  /// Prints if enough time has passed since it printed last. It may be called at any rate.
   void show(const std::vector<Entry>& nodes);
 
  private:

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <optional>
-#include <sstream>
 
 #include "base/clock.hpp"
 #include "base/network.hpp"
@@ -16,6 +15,7 @@
 #include "channel/authentication.hpp"
 #include "launch/code_bundle.hpp"
 #include "launch/launch_protocol.hpp"
+#include "launch/log_lines.hpp"
 #include "miniray/error.hpp"
 #include "miniray/version.hpp"
 #include "wire/json_text.hpp"
@@ -57,6 +57,8 @@ class StdioServer {
   std::string address_;
   std::filesystem::path code_folder_, socket_folder_;
   WorkerServer* serving_ = nullptr;
+  // More than the output of workers may fill, so that a worker that prints much does not keep the log back.
+  LogLines log_lines_{2 * limits::output_queue_bytes_max};
   bool writing_ = false;  // the server's loop waits for room in the output
   int silence_ms_max_ = limits::unreachable_ms;
   std::optional<Deadline> silent_at_;  // when the cluster counts as gone
@@ -186,10 +188,7 @@ bool StdioServer::print(char stream, const std::string& label, std::string_view 
 }
 
 void StdioServer::log(const std::string& text) {
-  // Strangers cause these lines, and the cluster may not read. Then the server drops them instead of keeping them.
-  if (stream_.unwritten_bytes() > 2 * limits::output_queue_bytes_max) return;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) stream_.write("miniray worker-server: " + line + "\n");
+  stream_.write(log_lines_.take(text, stream_.unwritten_bytes()));
   (void)flush_some();
 }
 
@@ -199,6 +198,7 @@ bool StdioServer::flush_some() {
   if (stream_.unwritten_bytes() > 0 && !writing_ && serving_ != nullptr) {
     writing_ = true;
     serving_->when_writable(stream_.output_fileno(), [this] {
+      if (stream_.flush()) stream_.write(log_lines_.take_count(stream_.unwritten_bytes()));
       writing_ = stream_.flush() && stream_.unwritten_bytes() > 0;
       if (stream_.unwritten_bytes() < limits::output_queue_bytes_max / 2) serving_->resume_output();
       return writing_;

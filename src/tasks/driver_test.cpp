@@ -88,7 +88,7 @@ TEST_CASE("any thread may submit, and each task has one outcome") {
   CHECK(scene.driver.census().workers == 0);
 }
 
-TEST_CASE("tasks are refused once that was said, chunks of a map until the end") {
+TEST_CASE("after refuse_tasks() new tasks are refused, but chunks of a map are taken until the end") {
   DriverScene scene(1);
   scene.driver.refuse_tasks();
   CHECK(!scene.submit("test_square", {1}));
@@ -99,7 +99,7 @@ TEST_CASE("tasks are refused once that was said, chunks of a map until the end")
   CHECK(!scene.submit("test_square", {3}, true));
 }
 
-TEST_CASE("all tasks are cancelled, those that run too, and the workers end in a hurry") {
+TEST_CASE("cancel_all() cancels all tasks, also those that run, and the workers end quickly") {
   const TestFolder folder;
   DriverScene scene(2);
   for (int i = 0; i < 10; ++i) CHECK(scene.submit("test_wait_for", {folder.file("never")}));
@@ -111,7 +111,7 @@ TEST_CASE("all tasks are cancelled, those that run too, and the workers end in a
   scene.driver.stop();
 }
 
-TEST_CASE("the program is asked for a worker in the place of one that died, until it has one") {
+TEST_CASE("the program is asked to replace a worker that died, until it does") {
   auto another = std::make_shared<Worker>(serve_calls);  // before there is a thread
   DriverScene scene(1);
   CHECK(scene.submit("test_die", {}));

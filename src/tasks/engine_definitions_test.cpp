@@ -84,7 +84,7 @@ TEST_CASE("a task behind one that was answered unknown waits for the function, t
   CHECK(scene.asked_for == std::vector<std::int64_t>{2});
 }
 
-TEST_CASE("what a task needs comes before its function, and only once") {
+TEST_CASE("what a task needs is sent before its function, and only once") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker(serve_what_was_defined);
@@ -95,7 +95,7 @@ TEST_CASE("what a task needs comes before its function, and only once") {
   CHECK(scene.value(2) == Value::list({2, 3, 1}));
 }
 
-TEST_CASE("of the values of one global, a worker has the one that its task was submitted with") {
+TEST_CASE("a task sees the value that a global had when the task was submitted") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker(serve_what_was_defined);
@@ -108,7 +108,7 @@ TEST_CASE("of the values of one global, a worker has the one that its task was s
   CHECK(scene.value(3) == Value::list({1, 2}));
 }
 
-TEST_CASE("needs of what was redefined, and needs of each other") {
+TEST_CASE("a redefined function has new needs, and functions may need each other") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker(serve_what_was_defined);
@@ -135,7 +135,7 @@ TEST_CASE("an initializer that a worker does not have is sent by value") {
   CHECK(scene.value(1) == Value::list({7, 1}));
 }
 
-TEST_CASE("a worker that never has enough does not keep a task for ever") {
+TEST_CASE("a worker that asks for functions again and again does not keep a task forever") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker([](Handle& handle) {
@@ -149,7 +149,7 @@ TEST_CASE("a worker that never has enough does not keep a task for ever") {
   CHECK(parse_reply(scene.outcome(1).reply).verb == ReplyVerb::unknown);
 }
 
-TEST_CASE("a worker that lacks what it was never told of is lost, and its task with it") {
+TEST_CASE("a worker that asks for a function which it was never given is lost, with its task") {
   for (const std::int64_t number : {INT64_MIN, std::int64_t{0}, std::int64_t{2}, INT64_MAX}) {
     Scene scene;
     scene.add_node(1);
@@ -165,7 +165,7 @@ TEST_CASE("a worker that lacks what it was never told of is lost, and its task w
   }
 }
 
-TEST_CASE("a task whose function is asked for after the pool has broken down is not kept waiting for it") {
+TEST_CASE("a task does not wait for its function after the pool has broken down") {
   Scene scene;
   scene.add_node(1);
   const auto worker = scene.add_worker(serve_what_was_defined);

@@ -50,7 +50,7 @@ TEST_CASE("a worker that has seen other GPUs is replaced, one at a time") {
   CHECK(scene.count("worker_started") == 4);
 }
 
-TEST_CASE("tasks of a node that will have no worker any more end, until it has one") {
+TEST_CASE("tasks of a node that can get no worker fail, until it has one again") {
   Scene scene;
   scene.add_node(1);
   scene.add_node(1, {}, "there");
@@ -94,7 +94,8 @@ TEST_CASE("a wide task is not starved by narrow ones that came later") {
   CHECK(folder.lines("log") == std::vector<std::string>{"wide", "narrow", "narrow", "narrow"});
 }
 
-TEST_CASE("spread goes where most is free, pack where least is, and a node may be named") {
+TEST_CASE(
+    "spread chooses the node with the most free resources, pack the one with the least, and a task may name a node") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(2, {}, "one");
@@ -118,7 +119,7 @@ TEST_CASE("spread goes where most is free, pack where least is, and a node may b
 
 // The beginning and the end.
 
-TEST_CASE("a worker gets tasks when its initializer is through") {
+TEST_CASE("a worker gets tasks when its initializer has returned") {
   const TestFolder folder;
   Scene scene(Scene::task(-1, {}, "test_wait", {folder.file("begun"), folder.file("go")}));
   scene.add_node(1);
@@ -132,7 +133,7 @@ TEST_CASE("a worker gets tasks when its initializer is through") {
   CHECK(scene.value(number) == Value(9.0));
 }
 
-TEST_CASE("an initializer that raises breaks the pool; a worker that dies over it is told of") {
+TEST_CASE("an initializer that raises breaks the pool; if a worker dies in it, the pool says so") {
   Scene scene(Scene::task(-1, {}, "test_raise", {"no data"}));
   scene.add_node(1);
   scene.add_worker(serve_calls);
@@ -147,7 +148,7 @@ TEST_CASE("an initializer that raises breaks the pool; a worker that dies over i
   dying.turn_until([&] { return dying.count("worker_stillborn") == 1; });
 }
 
-TEST_CASE("broken down: what waits and what comes ends, what runs is finished, and nothing is put back") {
+TEST_CASE("after a breakdown, waiting and new tasks fail, running ones finish, and no task is tried again") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(2);
@@ -175,7 +176,7 @@ TEST_CASE("broken down: what waits and what comes ends, what runs is finished, a
   CHECK(scene.count("pool_broken") == 1);
 }
 
-TEST_CASE("what is taken back after the pool broke down has an outcome") {
+TEST_CASE("a task that is taken back from a worker after the pool broke down has an outcome") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -191,7 +192,7 @@ TEST_CASE("what is taken back after the pool broke down has an outcome") {
   CHECK(scene.outcome(runs).kind == Kind::reply);
 }
 
-TEST_CASE("a worker that has to end while it prepares gets no tasks, whatever comes of its initializer") {
+TEST_CASE("a worker that has to end while its initializer runs gets no tasks, whatever the initializer does") {
   const TestFolder folder;
   Scene scene(Scene::task(-1, {}, "test_wait", {folder.file("begun"), folder.file("go")}));
   scene.add_node(1);

@@ -20,7 +20,7 @@ TEST_CASE("tasks go to workers, and their replies come back") {
   CHECK(scene.count("worker_started") == 2);
 }
 
-TEST_CASE("tasks that are known to be quick wait behind another; others do not") {
+TEST_CASE("tasks that are known to be quick are queued at a busy worker; others are not") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -47,7 +47,7 @@ TEST_CASE("tasks that are known to be quick wait behind another; others do not")
   CHECK(scene.value(other) == Value(1.0));
 }
 
-TEST_CASE("tasks behind one that takes long are taken back, and begin once") {
+TEST_CASE("tasks that are queued behind a long one are taken back, and each begins once") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(2);
@@ -69,7 +69,7 @@ TEST_CASE("tasks behind one that takes long are taken back, and begin once") {
   CHECK(folder.lines("log") == std::vector<std::string>{"0", "1", "2", "3", "4"});
 }
 
-TEST_CASE("a task that began while nobody looked is not taken back, however late it is") {
+TEST_CASE("a task that began between two polls is not taken back, however late the second poll is") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(2);
@@ -101,7 +101,7 @@ TEST_CASE("a task that began while nobody looked is not taken back, however late
   CHECK(folder.lines("second.begun").size() == 1);
 }
 
-TEST_CASE("a task that finished in time while nobody looked has not run out of it") {
+TEST_CASE("a task that finished in time between two polls has not timed out") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(2);
@@ -124,7 +124,7 @@ TEST_CASE("a task that finished in time while nobody looked has not run out of i
 
 // Deaths.
 
-TEST_CASE("the task that ran when its worker died is charged; those behind it are not") {
+TEST_CASE("a worker's death counts as a try of the task that ran, and of no task queued behind it") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -163,7 +163,7 @@ TEST_CASE("a task is tried as often as its terms allow") {
   CHECK(scene.count("task_retried") == 4);
 }
 
-TEST_CASE("replies that came before a death count") {
+TEST_CASE("replies that a worker sent before its death count") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -178,7 +178,7 @@ TEST_CASE("replies that came before a death count") {
   CHECK(scene.outcome(dies).kind == Kind::died);
 }
 
-TEST_CASE("a work function that returns charges nobody but the one that it had") {
+TEST_CASE("a work function that returns counts as a try of its running task only") {
   Scene scene;
   scene.add_node(1);
   const auto worker = scene.add_worker(serve_only(1));
@@ -207,7 +207,7 @@ TEST_CASE("a work function that returns charges nobody but the one that it had")
   CHECK(other.value(numbers[3]) == Value(9.0));
 }
 
-TEST_CASE("a task that no message can hold fails, and nobody else does") {
+TEST_CASE("a task that no message can hold fails, and no other task does") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker(serve_calls);
@@ -223,7 +223,7 @@ TEST_CASE("a task that no message can hold fails, and nobody else does") {
 
 // Taking back.
 
-TEST_CASE("cancelling: what waits, what waits behind another, and what runs") {
+TEST_CASE("a task can be cancelled while it waits, while it is queued at a worker, and while it runs") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -251,7 +251,7 @@ TEST_CASE("cancelling: what waits, what waits behind another, and what runs") {
   CHECK(scene.outcomes.size() == 5);
 }
 
-TEST_CASE("a task behind another is dropped where it is") {
+TEST_CASE("a cancelled task that is queued at a worker is dropped there") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -268,7 +268,7 @@ TEST_CASE("a task behind another is dropped where it is") {
   CHECK_FALSE(folder.has("log"));
 }
 
-TEST_CASE("cancel_waiting leaves what has gone to a worker") {
+TEST_CASE("cancel_waiting() does not cancel tasks that were sent to a worker") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -281,7 +281,7 @@ TEST_CASE("cancel_waiting leaves what has gone to a worker") {
   CHECK(scene.outcome(running).kind == Kind::reply);
 }
 
-TEST_CASE("cancel_waiting leaves what can begin at once, though the engine was not polled since") {
+TEST_CASE("cancel_waiting() does not cancel a task that can begin at once, even before the next poll") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker();
@@ -291,7 +291,7 @@ TEST_CASE("cancel_waiting leaves what can begin at once, though the engine was n
   CHECK(scene.outcome(submitted).kind == Kind::reply);
 }
 
-TEST_CASE("a task that runs for too long ends with its worker, and says what it was doing") {
+TEST_CASE("a task that runs for too long ends with its worker, and its outcome says what it was doing") {
   const TestFolder folder;
   Scene scene;
   scene.add_node(1);
@@ -309,7 +309,7 @@ TEST_CASE("a task that runs for too long ends with its worker, and says what it 
   CHECK(scene.outcome(scene.submit({.timeout_s = 1000.0}, "test_square", {3})).kind == Kind::reply);
 }
 
-TEST_CASE("each poll has the waker that it is given, or none") {
+TEST_CASE("each poll uses the waker that it is given, or none") {
   Scene scene;
   scene.add_node(1);
   scene.add_worker();

@@ -108,7 +108,7 @@ TEST_CASE("the items of a chunk that died with its worker go out one by one") {
   CHECK(scene.tally.failed() == 1);
 }
 
-TEST_CASE("an item that failed may go out again as often as its retries say") {
+TEST_CASE("an item that failed is sent again as often as its retries allow") {
   MapScene scene({.total = 2, .chunk_size = 2, .workers = 1, .retries = 1}, 2);
   CHECK(scene.feed() == 1);
   CHECK(scene.finish(1) == MapFlow::Fate::arrives);
@@ -122,7 +122,7 @@ TEST_CASE("an item that failed may go out again as often as its retries say") {
   CHECK(scene.take() == 1);
 }
 
-TEST_CASE("behind an item that failed nothing begins, and what is before it is waited for") {
+TEST_CASE("after an item has failed no later item begins, and the results of earlier ones are waited for") {
   MapScene scene({.total = 100, .chunk_size = 2, .workers = 2});
   CHECK(scene.feed() == 4);
   CHECK(scene.finish(2) == MapFlow::Fate::arrives);
@@ -144,7 +144,7 @@ TEST_CASE("behind an item that failed nothing begins, and what is before it is w
   CHECK(scene.take() == 0);
 }
 
-TEST_CASE("a map pauses while results that nobody takes hold too many bytes, unless it hurries") {
+TEST_CASE("a map pauses while results that were not taken hold too many bytes, unless it hurries") {
   MapScene scene({.total = 100, .chunk_size = 1, .workers = 1, .results_bytes_max = 10});
   CHECK(scene.feed() == 2);
   scene.settle(1, 8);
@@ -162,7 +162,7 @@ TEST_CASE("a map pauses while results that nobody takes hold too many bytes, unl
   CHECK(scene.feed() == 1);
 }
 
-TEST_CASE("a map of an iterator runs only a little ahead of whoever takes its results") {
+TEST_CASE("a map of an iterator runs only a little ahead of the program that takes its results") {
   MapScene scene({.chunk_size = 1, .workers = 1, .ordered = false}, 1000);
   int sent = 0;
   while (const int more = scene.feed()) {
@@ -174,7 +174,7 @@ TEST_CASE("a map of an iterator runs only a little ahead of whoever takes its re
   CHECK(scene.feed() == 1);
 }
 
-TEST_CASE("of an abandoned map nothing goes out, and what is cancelled is dropped") {
+TEST_CASE("an abandoned map sends no more items, and drops those that are cancelled") {
   MapScene scene({.total = 100, .chunk_size = 1, .workers = 2});
   CHECK(scene.feed() == 4);
   const std::size_t wanted = 1;
@@ -190,7 +190,7 @@ TEST_CASE("of an abandoned map nothing goes out, and what is cancelled is droppe
   CHECK(scene.tally.failed() == 0);
 }
 
-TEST_CASE("a map that stops is settled when all that had gone out is") {
+TEST_CASE("a map that stops is settled when all items that it has sent are") {
   MapScene scene({.total = 100, .chunk_size = 1, .workers = 1});
   CHECK(scene.feed() == 2);
   scene.flow.stop();
@@ -201,7 +201,7 @@ TEST_CASE("a map that stops is settled when all that had gone out is") {
   CHECK(scene.flow.is_settled());
 }
 
-TEST_CASE("the next map of a function begins with what its items took before") {
+TEST_CASE("the next map of a function begins with the times that were measured in the last one") {
   Tally tally;
   MapFlow first({.function = "f", .total = 1'000'000, .workers = 1}, tally);
   first.measure(10, 10'000);  // 1 us each

@@ -13,7 +13,7 @@ TEST_CASE("the first chunks are a small part of each worker's share") {
   CHECK(MapPlan({.workers = 2}).next_length() == 1);
 }
 
-TEST_CASE("then they are as long as their measured time suggests, and the last ones are short") {
+TEST_CASE("later chunks are as long as the measured time suggests, and the last ones are short") {
   MapPlan plan({.total = 1000, .workers = 2});
   plan.measured(10, 10 * 100'000);  // 0.1 ms each
   CHECK(plan.next_length() == limits::chunk_ms * 10);
@@ -42,12 +42,12 @@ TEST_CASE("a mean follows what is measured, slowly") {
   CHECK(zero.mean_ns() == 1);
 }
 
-TEST_CASE("a given size counts, unless each call has terms of its own") {
+TEST_CASE("a given chunk size is used, unless each call has terms of its own") {
   CHECK(MapPlan({.total = 100, .chunk_size = 7, .mean_ns = 1}).next_length() == 7);
   CHECK(MapPlan({.total = 100, .chunk_size = 7, .one_by_one = true}).next_length() == 1);
 }
 
-TEST_CASE("every worker has a chunk, and one that waits; an iterator does not run far ahead") {
+TEST_CASE("every worker has one chunk that runs and one that waits; an iterator does not run far ahead") {
   const MapPlan listed({.total = 100, .workers = 3});
   CHECK(listed.has_room(5));
   CHECK(!listed.has_room(6));

@@ -106,7 +106,7 @@ TEST_CASE("a callback may destroy the pool whose call runs it") {
   }
 }
 
-TEST_CASE("a view and the futures of a pool that is gone") {
+TEST_CASE("a view and the futures of a pool that was destroyed can still be asked, and throw") {
   auto pool = std::make_unique<Pool>(1);
   const PoolView view = pool->with({.retries = 1});
   const auto future = view.submit<int>("test_echo", 1);
@@ -117,7 +117,7 @@ TEST_CASE("a view and the futures of a pool that is gone") {
   CHECK_FALSE(future.cancel());
 }
 
-TEST_CASE("a fork's child that uses its parent's pool is told so, and the pool goes on") {
+TEST_CASE("a forked child cannot use its parent's pool, and the pool goes on in the parent") {
   Pool pool(1);
   const auto future = pool.submit<int>("test_echo", 1);
   const pid_t child = fork();

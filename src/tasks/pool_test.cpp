@@ -87,7 +87,7 @@ TEST_CASE("arguments are the task's own") {
   CHECK(bytes.get().data == std::string(100'000, '\x80'));
 }
 
-TEST_CASE("what goes wrong with a task is told by its future") {
+TEST_CASE("the future of a task throws what went wrong with it") {
   Pool pool(1);
   try {
     pool.submit("test_raise", "no such layer").get();
@@ -108,7 +108,7 @@ TEST_CASE("what goes wrong with a task is told by its future") {
   CHECK(pool.status().failed == 3);
 }
 
-TEST_CASE("a worker that dies is replaced, and its task has as many tries as it may") {
+TEST_CASE("a worker that dies is replaced, and its task is tried as often as its terms allow") {
   const TestFolder folder;
   Pool pool(1);
   const auto before = pool.submit<std::int64_t>("test_pid").get();
@@ -128,7 +128,7 @@ TEST_CASE("a worker that dies is replaced, and its task has as many tries as it 
   CHECK(pool.events().events("task_retried").at(0).details["task"].integer() > 0);
 }
 
-TEST_CASE("a restart policy limits how often") {
+TEST_CASE("a restart policy limits how often workers are replaced") {
   const TestFolder folder;
   Pool pool(1, {.restart = RestartPolicy{.max_restarts = 1, .window_s = 1000, .backoff_s = 0.01}});
   CHECK_THROWS_AS(pool.submit("test_die").get(), WorkerDied);
@@ -161,7 +161,7 @@ TEST_CASE("a pool never gets the reply to a call that an earlier Caller made on 
   CHECK(pool.map<int>("test_echo", std::vector{5, 6}) == std::vector{5, 6});
 }
 
-TEST_CASE("given workers, which are replaced if one says how") {
+TEST_CASE("workers that the program gives to a pool are replaced if it says how") {
   std::vector<Worker> workers;
   for (int i = 0; i < 2; ++i) workers.emplace_back(serve_calls);
   Pool pool(std::move(workers));
@@ -187,7 +187,7 @@ TEST_CASE("given workers, which are replaced if one says how") {
   CHECK_THROWS_AS(Pool(0), UsageError);
 }
 
-TEST_CASE("cancelling what waits, and what runs") {
+TEST_CASE("tasks can be cancelled while they wait and while they run") {
   const TestFolder folder;
   Pool pool(1);
   const auto runs = begin_waiting(pool, folder, "runs");
@@ -202,7 +202,7 @@ TEST_CASE("cancelling what waits, and what runs") {
   CHECK_FALSE(folder.has("log"));
 }
 
-TEST_CASE("a task that runs for too long, and a caller who does not wait for long") {
+TEST_CASE("a task that runs for too long fails, and a caller may wait for a shorter time") {
   const TestFolder folder;
   Pool pool(1);
   const auto stuck =
@@ -243,7 +243,7 @@ TEST_CASE("on_done and wait_any") {
   CHECK_THROWS_AS((void)pool.wait_any(std::vector<TaskFuture<void>>()), UsageError);
 }
 
-TEST_CASE("shutdown finishes what was submitted; the pool's end does not") {
+TEST_CASE("shutdown() finishes the tasks that were submitted; the destructor of the pool does not") {
   const TestFolder folder;
   std::vector<TaskFuture<double>> futures;
   std::vector<PoolWorker> workers;
@@ -279,7 +279,7 @@ TEST_CASE("shutdown finishes what was submitted; the pool's end does not") {
   }
 }
 
-TEST_CASE("resources: what can never fit is refused, and GPUs are named") {
+TEST_CASE("a task that can never fit is refused, and a task knows the names of its GPUs") {
   PoolOptions options;
   options.num_gpus = 2;
   options.resources = {{"licence", 1}};
@@ -299,7 +299,7 @@ TEST_CASE("resources: what can never fit is refused, and GPUs are named") {
 
 // map
 
-TEST_CASE("a map is in order, whatever its chunks") {
+TEST_CASE("the results of a map are in order, whatever its chunks are") {
   Pool pool(2);
   const std::vector<int> items = numbers_to(5000);
   CHECK(pool.map<int>("test_echo", items) == items);
@@ -311,7 +311,7 @@ TEST_CASE("a map is in order, whatever its chunks") {
   CHECK_THROWS_AS((void)pool.map<std::string>("test_echo", items), ValueError);
 }
 
-TEST_CASE("of items that fail, the first is told of, and the pool goes on") {
+TEST_CASE("a map throws the failure of the first item that failed, and the pool goes on") {
   Pool pool(2);
   for (const std::size_t chunk : {1, 3, 1000}) {
     CHECK_THROWS_WITH_AS((void)pool.map<int>("test_raise_at", numbers_to(1000), {.chunk_size = chunk}),
@@ -343,7 +343,7 @@ TEST_CASE("status counts each item of a map as a task, and no cancelled task") {
   CHECK(pool.status().failed == 2);
 }
 
-TEST_CASE("a death among a map's items costs nobody else his result") {
+TEST_CASE("if a worker dies of one item of a map, the other items have results") {
   const TestFolder folder;
   Pool pool(2);
   // The item that dies does so once: alone, it is tried again.
@@ -352,7 +352,7 @@ TEST_CASE("a death among a map's items costs nobody else his result") {
   CHECK(results == std::vector<Value>(20, Value(true)));
 }
 
-TEST_CASE("a map that takes too long is given up, and its workers are replaced") {
+TEST_CASE("a map that takes too long is cancelled, and its workers are replaced") {
   const TestFolder folder;
   Pool pool(2);
   const std::vector<std::string> items(10, folder.file("never"));
@@ -425,7 +425,7 @@ TEST_CASE("a task that wants more memory than it may have" * doctest::skip(sanit
   CHECK_THROWS_AS((void)pool.with({.memory_bytes = 0}), UsageError);
 }
 
-TEST_CASE("a time-out is above 0, and of one call, whatever the chunks") {
+TEST_CASE("a time-out must be above 0, and limits each call by itself, whatever the chunks are") {
   Pool pool(1);
   CHECK_THROWS_WITH_AS((void)pool.with({.timeout_s = 0}), doctest::Contains("above 0"), UsageError);
   const std::vector<int> items = numbers_to(20);

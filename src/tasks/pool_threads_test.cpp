@@ -37,7 +37,7 @@ void require(bool holds, const char* what) {
 
 }  // namespace
 
-TEST_CASE("threads submit, map, wait, cancel and ask, all on one pool") {
+TEST_CASE("several threads can submit, map, wait, cancel and ask for the status of one pool") {
   Pool pool(2);
   std::atomic<int> told = 0;
   const std::array<std::function<void()>, 5> users{
@@ -93,7 +93,7 @@ TEST_CASE("a future is waited for by several threads, and a worker that dies mea
   CHECK(deaths == 3);
 }
 
-TEST_CASE("a shutdown finishes the tasks and the maps of other threads, which can then begin no more") {
+TEST_CASE("a shutdown finishes the tasks and maps of other threads, which can begin no more") {
   Pool pool(2);
   const std::vector<int> items(rounds, 1);
   std::atomic<int> refused = 0;

@@ -8,7 +8,7 @@
 
 namespace miniray {
 
-TEST_CASE("what is taken is not there, until it is given back") {
+TEST_CASE("resources that a task has taken are not free until it gives them back") {
   NodeResources node(2, 0, {{"licence", 1}});
   const Demand one{.cpus = 1, .custom = {{"licence", 1}}};
   CHECK(node.fits(one));
@@ -23,7 +23,7 @@ TEST_CASE("what is taken is not there, until it is given back") {
   CHECK(node.free_share() == 1.0);
 }
 
-TEST_CASE("tenths add up") {
+TEST_CASE("amounts in tenths add up without rounding errors") {
   NodeResources node(1, 1, {});
   const Demand tenth{.cpus = 0.1, .gpus = 0.1};
   for (int i = 0; i < 10; ++i) {
@@ -35,7 +35,7 @@ TEST_CASE("tenths add up") {
   CHECK(node.fits({.cpus = 1, .gpus = 1}));
 }
 
-TEST_CASE("shares of GPUs fill one before they begin another, so that whole ones stay whole") {
+TEST_CASE("shares fill one GPU before they use another, so that other GPUs stay whole") {
   NodeResources node(8, 3, {});
   const Demand half{.gpus = 0.5}, two{.gpus = 2};
   CHECK(node.gpus_for(half) == std::vector<std::size_t>{0});
@@ -52,7 +52,7 @@ TEST_CASE("shares of GPUs fill one before they begin another, so that whole ones
   CHECK_FALSE(node.fits(half));
 }
 
-TEST_CASE("what is spoken for is not for those that came later") {
+TEST_CASE("resources that are set aside for a task are not given to later ones") {
   NodeResources node(4, 2, {{"licence", 2}});
   node.speak_for({.cpus = 3, .gpus = 1, .custom = {{"licence", 1}}});
   CHECK(node.is_spoken_for());
@@ -66,7 +66,7 @@ TEST_CASE("what is spoken for is not for those that came later") {
   CHECK(node.fits({.cpus = 4, .gpus = 2, .custom = {{"licence", 2}}}));
 }
 
-TEST_CASE("what a node lacks is said") {
+TEST_CASE("the error says which resources a node lacks") {
   const NodeResources node(2, 1, {{"licence", 1}});
   CHECK(node.could_ever_fit({.cpus = 2, .gpus = 0.5, .custom = {{"licence", 1}}}));
   CHECK(node.missing({.cpus = 3}) == "num_cpus 3 (it has 2)");
@@ -76,7 +76,7 @@ TEST_CASE("what a node lacks is said") {
         "num_cpus=2, num_gpus=0.5, licence=1, node=\"n1\"");
 }
 
-TEST_CASE("a demand that cannot be right is refused") {
+TEST_CASE("a demand that makes no sense is refused") {
   CHECK_THROWS_WITH_AS(check(Demand{.cpus = -1}), "num_cpus is 0 or more, not -1", UsageError);
   CHECK_THROWS_WITH_AS(check(Demand{.gpus = 1.5}), "num_gpus is a share of one GPU, or a whole number of them, not 1.5",
                        UsageError);
@@ -85,7 +85,7 @@ TEST_CASE("a demand that cannot be right is refused") {
   check(Demand{.cpus = 0, .gpus = 2});
 }
 
-TEST_CASE("where nobody has anything all is free, to the last digit") {
+TEST_CASE("if no task has resources, all are free, to the last digit") {
   NodeResources node(1, 1, {{"licence", 1}});
   const Demand more{.cpus = 0.3, .gpus = 0.3, .custom = {{"licence", 0.3}}};
   const Demand less{.cpus = 0.1, .gpus = 0.1, .custom = {{"licence", 0.1}}};

@@ -28,7 +28,7 @@ std::vector<std::int64_t> numbers(const std::vector<Task>& tasks) {
 
 }  // namespace
 
-TEST_CASE("equal demands are one line, and lines go by who came first") {
+TEST_CASE("tasks with equal demands are one queue, and the queue whose first task is oldest comes first") {
   TaskQueue queue;
   queue.add(task(1, 2));
   queue.add(task(2));
@@ -46,7 +46,7 @@ TEST_CASE("equal demands are one line, and lines go by who came first") {
   CHECK(queue.size() == 1);
 }
 
-TEST_CASE("what did not begin is first again, in the order of before") {
+TEST_CASE("tasks that did not begin are put back at the front, in their order") {
   TaskQueue queue;
   for (int i = 1; i <= 4; ++i) queue.add(task(i));
   TaskLine& line = *queue.waiting()[0];
@@ -58,7 +58,7 @@ TEST_CASE("what did not begin is first again, in the order of before") {
   CHECK(queue.waiting().empty());
 }
 
-TEST_CASE("a task is found by its number, even if it came late") {
+TEST_CASE("a task is found by its number, even if it was put back late") {
   TaskQueue queue;
   for (const int number : {1, 4, 2, 7, 5}) queue.add(task(number));
   queue.add(task(6, 2));
@@ -70,7 +70,7 @@ TEST_CASE("a task is found by its number, even if it came late") {
   CHECK(numbers(queue.take_all()) == std::vector<std::int64_t>{1, 7});
 }
 
-TEST_CASE("the shorter the tasks, the more of them go ahead") {
+TEST_CASE("the shorter the tasks are, the more of them are queued at a worker") {
   TaskQueue queue;
   TaskLine& line = queue.line_of({});
   CHECK(line.tasks_ahead() == 0);  // it is not known how long they take

@@ -41,6 +41,9 @@ std::pair<Fd, Fd> tcp_pair() {
   if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) __builtin_trap();
   Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) __builtin_trap();
+  // The listener may have the connection a moment later than the client.
+  constexpr int accept_ms = 10'000;
+  if (miniray::system::poll_one(listener.get(), POLLIN, accept_ms) <= 0) __builtin_trap();
   std::optional<miniray::network::Accepted> accepted = miniray::network::accept(listener.get());
   if (!accepted) __builtin_trap();
   miniray::system::set_no_delay(client.get());
