@@ -27,8 +27,7 @@ std::vector<std::string> read_inputs(const std::filesystem::path& file) {
     inputs.emplace_back(rest.substr(sizeof(size), size));
     rest.remove_prefix(sizeof(size) + size);
   }
-  if (inputs.empty())
-    throw std::runtime_error(file.string() + " has no inputs: run `make fuzz`, then `make corpus`");
+  if (inputs.empty()) throw std::runtime_error(file.string() + " has no inputs: run `make fuzz`, then `make corpus`");
   return inputs;
 }
 

@@ -60,10 +60,15 @@ def run_all(build: Path, fuzzers: list[Path], options: argparse.Namespace) -> Co
     turns = enumerate(itertools.cycle(fuzzers) if options.inputs else fuzzers, 1)
     seconds = SLICE_S if options.inputs else options.seconds
     running: list[Run] = []
+    number = 0
+
+    def has_more() -> bool:  # each fuzzer runs once, however few inputs are asked for
+        return not options.inputs or number < len(fuzzers) or executed.total() < options.inputs
+
     try:
         while True:
-            while len(running) < options.jobs and (not options.inputs or executed.total() < options.inputs):
-                number, fuzzer = next(turns, (0, None))
+            while len(running) < options.jobs and has_more():
+                number, fuzzer = next(turns, (number, None))
                 if fuzzer is None:
                     break
                 running.append(Run(build, fuzzer, number, seconds, options.seed))

@@ -20,5 +20,5 @@ tests=$(for test in "$@"; do echo "$root/tests/$test.py"; done)
 cd "$root"
 # Python allocates by itself, and frees little at its end; so leaks are not looked for.
 env LD_PRELOAD="$(echo $libraries)" PYTHONPATH="$package" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
-    UBSAN_OPTIONS=print_stacktrace=1 MINIRAY_MUTATIONS="${MINIRAY_MUTATIONS:-5000}" \
+    UBSAN_OPTIONS=print_stacktrace=1 MINIRAY_MUTATIONS="${MINIRAY_MUTATIONS:-20000}" \
     "$python" -m pytest -p no:cacheprovider --timeout=600 $tests
