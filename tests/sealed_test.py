@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -22,6 +23,7 @@ from miniray import RemoteWorker
 
 SECRET = b"nobody else may read this"
 PATIENCE_S = 60
+CONTROL_ANSWER = bytes(4 + 4 + len("{}") + 16)  # what the server says on a worker's second connection, sealed
 
 
 @pytest.fixture
@@ -186,6 +188,38 @@ def echo_twice(worker: Any, received: list[Any]) -> None:
     for _ in range(2):
         worker.send("the truth")
         received.append(worker.recv(timeout=PATIENCE_S))
+
+
+def records_in(said: bytes) -> int:
+    """How many whole records there are."""
+    count = 0
+    while len(said) >= 4 and len(said) >= (size := 4 + struct.unpack_from("<I", said)[0] + 16):
+        count, said = count + 1, said[size:]
+    return count
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_a_message_that_comes_with_the_server_s_answer_shows_at_fileno(
+    proxy_to: Callable[..., Any], encrypt: bool
+) -> None:
+    """Its bytes stay in the socket, for those who wait there."""
+    proxy, server = proxy_to("--encrypt" if encrypt else "--no-encrypt")
+    held = bytearray()
+    released = threading.Event()
+
+    def hold(said: bytes, from_client: bool) -> bytes:
+        if from_client or released.is_set() or said.startswith(b"MiniRay!") or len(said) <= len(CONTROL_ANSWER):
+            return said
+        held.extend(said)
+        if records_in(held) < 2 if encrypt else b"the first message" not in held:
+            return b""
+        released.set()
+        return bytes(held)
+
+    proxy.change = hold
+    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.greet", key=server.key, encrypt=encrypt) as worker:
+        assert select.select([worker], [], [], PATIENCE_S)[0] == [worker]
+        assert worker.recv(timeout=PATIENCE_S) == "the first message"
 
 
 @pytest.mark.parametrize("from_client", [True, False], ids=["to the worker", "to the coordinator"])

@@ -31,6 +31,11 @@ def kill_itself(handle: Any) -> None:
     os.kill(os.getpid(), handle.recv())
 
 
+def greet(handle: Any) -> None:
+    handle.send("the first message")
+    handle.recv()
+
+
 def say_much(handle: Any) -> None:
     """Ends at once after it has sent more than the sockets hold."""
     for number in range(handle.recv()):

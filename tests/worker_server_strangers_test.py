@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -397,6 +398,23 @@ def test_a_refusal_has_the_traceback_of_what_does_not_import(start_server: Any, 
     (tmp_path / "broken.py").write_text("def work(handle):\n    handle.send('mended')\n")
     with server.connect("broken.work") as worker:
         assert worker.recv(timeout=30) == "mended"
+
+
+def test_the_first_failure_of_a_workers_two_connections_is_the_cause() -> None:
+    """The other connection is not waited for, and what becomes of it is not what the error says."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_one() -> None:
+            with listener.accept()[0] as silent, listener.accept()[0] as other:
+                other.sendall(b"HTTP/1.1 400 Bad")
+                while silent.recv(1 << 16):  # until the client gives up
+                    pass
+
+        thread = threading.Thread(target=answer_one)
+        thread.start()
+        with pytest.raises(miniray.Refused, match="is not a MiniRay worker server"):
+            miniray.RemoteWorker("127.0.0.1", listener.getsockname()[1], key=OTHER_KEY)
+        thread.join()
 
 
 def test_workers_are_limited_to_what_was_said(start_server: Any) -> None:

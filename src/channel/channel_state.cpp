@@ -53,6 +53,7 @@ Channel::State::State(Fd connected, ChannelOptions given)
       reader_(options.message_bytes_max),
       spin_(spin_budget_us(options.spin_us)) {
   if (!is_local_) system::set_no_delay(socket.get());
+  if (options.seal) options.seal->read_ahead();
   // Without peer_is_gone, a blocking receive has nothing to check now and then, and need not wake up. So thousands of
   // idle workers cost no CPU time.
   if (options.peer_is_gone) system::set_receive_timeout_ms(socket.get(), limits::wait_slice_ms);

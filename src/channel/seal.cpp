@@ -116,16 +116,29 @@ std::string Seal::records_of(std::string_view text) {
 // Room for what is missing of the next record, and for more if the peer sends much.
 std::span<std::byte> Seal::room() {
   MINIRAY_CHECK(opened_.empty() && !next_record(), opened_.size());  // the caller must call read() first
+  if (!reads_ahead_) {
+    const std::size_t missing = missing_bytes();
+    in_.reserve(missing);
+    return {in_.data() + in_.end, missing};
+  }
   constexpr std::size_t record_bytes_max = record_head_bytes + limits::sealed_record_bytes + Cipher::tag_bytes;
   const std::size_t wanted = std::max(grow_to_, in_.size() > record_head_bytes ? record_bytes_max : 0);
   in_.reserve(wanted - std::min(wanted - 1, in_.size()));
   return {in_.data() + in_.end, in_.capacity - in_.end};
 }
 
+// Returns how many bytes are missing of the next record's head, or of the whole record once its head is there.
+std::size_t Seal::missing_bytes() const {
+  if (in_.size() < record_head_bytes) return record_head_bytes - in_.size();
+  std::uint32_t announced = 0;
+  std::memcpy(&announced, in_.data() + in_.begin, sizeof(announced));
+  return record_head_bytes + (announced & ~last_record) + Cipher::tag_bytes - in_.size();
+}
+
 void Seal::committed(std::size_t bytes) {
   in_.end += bytes;
   MINIRAY_CHECK(in_.end <= in_.capacity, in_.end, in_.capacity);
-  if (in_.end == in_.capacity) grow_to_ = std::min(2 * in_.capacity, limits::sealed_buffer_bytes_max);
+  if (reads_ahead_ && in_.end == in_.capacity) grow_to_ = std::min(2 * in_.capacity, limits::sealed_buffer_bytes_max);
 }
 
 std::optional<Seal::Record> Seal::next_record() const {

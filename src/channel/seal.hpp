@@ -45,6 +45,9 @@ class Seal {
 
   // What arrives.
 
+  /// From now on, room() has place for more than the next record, which saves system calls. Until then, what follows
+  /// the next record stays in the socket, which tells whoever waits for the socket that it is there.
+  void read_ahead() { reads_ahead_ = true; }
   /// Returns the place of the next bytes from the peer; committed() takes what was written there.
   [[nodiscard]] std::span<std::byte> room();
   void committed(std::size_t bytes);
@@ -84,12 +87,13 @@ class Seal {
   };
   void append_record(std::span<const iovec> pieces, std::size_t bytes, bool last);
   [[nodiscard]] std::optional<Record> next_record() const;
+  [[nodiscard]] std::size_t missing_bytes() const;
 
   Direction sending_, receiving_;
   Bytes out_, in_;
   std::size_t grow_to_ = limits::sealed_buffer_bytes_min;  // the size of in_, which grows if the peer sends much
   std::span<std::byte> opened_;                            // plain bytes in in_ that read() has not moved yet
-  bool ended_ = false, sent_end_ = false;
+  bool reads_ahead_ = false, ended_ = false, sent_end_ = false;
 };
 
 /// A socket after its handshake. `seal` is null if nothing is sealed.

@@ -46,6 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool mutate = (data[3] & 1U) != 0, end = (data[3] & 2U) != 0;
   const std::string_view rest(reinterpret_cast<const char*>(data + 4), size - 4);
   Seal peer(secret_of('a'), secret_of('b'), 3), receiver(secret_of('b'), secret_of('a'), 3);
+  if ((data[3] & 4U) == 0) receiver.read_ahead();
   std::string sent, stream;
   // The peer's records: one for each byte of the input that is a size, up to a few.
   for (std::size_t i = 0; i < std::min<std::size_t>(rest.size(), 6); ++i) {

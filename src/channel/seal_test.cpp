@@ -54,7 +54,10 @@ std::string random_text(std::size_t bytes, unsigned seed) {
 struct Pair {
   explicit Pair(std::uint64_t records_per_key = limits::sealed_records_per_key)
       : here(secret_of(std::string(32, 'a')), secret_of(std::string(32, 'b')), records_per_key),
-        there(secret_of(std::string(32, 'b')), secret_of(std::string(32, 'a')), records_per_key) {}
+        there(secret_of(std::string(32, 'b')), secret_of(std::string(32, 'a')), records_per_key) {
+    here.read_ahead();
+    there.read_ahead();
+  }
   Seal here, there;
 };
 
@@ -75,6 +78,28 @@ std::string opened(Seal& seal, std::string_view bytes, std::size_t at_once = SIZ
 constexpr std::size_t overhead = 4 + Cipher::tag_bytes;
 
 }  // namespace
+
+TEST_CASE("Before read_ahead(), a seal takes no byte of a second record") {
+  Pair pair;
+  Seal reader(secret_of(std::string(32, 'b')), secret_of(std::string(32, 'a')));
+  for (const std::string& text : {random_text(1, 1), random_text(limits::sealed_record_bytes, 2), random_text(9, 3)}) {
+    const std::string record = pair.here.records_of(text);
+    std::string room(limits::sealed_record_bytes, '\0');
+    std::size_t taken = 0;
+    while (taken < record.size()) {
+      CHECK(reader.read(std::as_writable_bytes(std::span(room))) == 0);
+      const std::size_t some = std::min(reader.room().size(), record.size() - taken);
+      CHECK(some == reader.room().size());  // never more than is left of this record
+      std::memcpy(reader.room().data(), record.data() + taken, some);
+      reader.committed(some);
+      taken += some;
+    }
+    room.resize(reader.read(std::as_writable_bytes(std::span(room))));
+    CHECK(room == text);
+  }
+  reader.read_ahead();
+  CHECK(reader.room().size() > overhead);
+}
 
 TEST_CASE("X25519 is that of RFC 7748") {
   const KeyPair mine, theirs;

@@ -55,6 +55,20 @@ Connector::Connector(std::vector<network::Address> addresses, std::string where,
   }
 }
 
+// The first failure of two partners is the cause. Otherwise, the other one would wait, and at last be told that its
+// partner did not come.
+void Connector::fail(std::exception_ptr failure) {
+  failure_ = std::move(failure);
+  if (partner_ != nullptr && !partner_->done()) partner_->fail(failure_);
+}
+
+void Connector::pair_up(Connector& one, Connector& other) {
+  one.partner_ = &other;
+  other.partner_ = &one;
+  for (Connector* const each : {&one, &other})
+    if (each->failure_) each->fail(each->failure_);
+}
+
 // An address may fail at once, and then the next one is tried. Only the failure of the last one is an error.
 void Connector::try_next_address() {
   while (true) {

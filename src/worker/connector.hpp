@@ -35,8 +35,11 @@ class Connector {
   /// Does the next steps that are possible without waiting. It does not throw: if it fails, failure() returns a Refused
   /// or another Error.
   void advance();
-  /// Ends the attempt with a failure.
-  void fail(std::exception_ptr failure) { failure_ = std::move(failure); }
+  /// Ends the attempt with a failure, and that of the partner.
+  void fail(std::exception_ptr failure);
+  /// Tells two connectors, neither of which is useful without the other, about each other. Both must stay where they
+  /// are until both are done.
+  static void pair_up(Connector& one, Connector& other);
   [[nodiscard]] const std::exception_ptr& failure() const { return failure_; }
   [[nodiscard]] int fileno() const { return socket_.get(); }
   [[nodiscard]] short events() const;
@@ -73,6 +76,7 @@ class Connector {
   std::size_t answer_bytes_ = 0;
   std::optional<Value> answer_;
   std::exception_ptr failure_;
+  Connector* partner_ = nullptr;
 };
 
 /// How long connectors may take.

@@ -30,8 +30,8 @@ PendingConnection::Progress PendingConnection::advance() {
   std::array<std::byte, 4096> room;
   while (true) {
     MINIRAY_CHECK(input_.size() < wanted_ && !request_, input_.size(), wanted_);
-    // Never more than belongs to the request: what follows it is the worker's, which reads the same socket. What a seal
-    // has read beyond it goes to the worker with the seal.
+    // Never more than belongs to the request: what follows it is the worker's, which reads the same socket. A seal
+    // reads whole records; what it has beyond the request goes to the worker with it.
     const std::size_t wanted = handshake_.done() ? wanted_ - input_.size() : handshake_.wanted();
     system::Transfer transfer{};
     try {

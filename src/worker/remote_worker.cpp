@@ -58,9 +58,11 @@ ConnectorPair begin(const RemoteAddress& address, const std::vector<network::Add
   control.token = request.token;
   control.unreachable_ms = request.unreachable_ms;
   const std::string where = server_name(address);
-  return {std::make_unique<Connector>(resolved, where, key, request, options.encrypt),
-          std::make_unique<Connector>(resolved, where, key, control, options.encrypt), &address,
-          request.unreachable_ms};
+  ConnectorPair pair{std::make_unique<Connector>(resolved, where, key, request, options.encrypt),
+                     std::make_unique<Connector>(resolved, where, key, control, options.encrypt), &address,
+                     request.unreachable_ms};
+  Connector::pair_up(*pair.data, *pair.control);
+  return pair;
 }
 
 std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
