@@ -331,6 +331,7 @@ void Channel::State::flush_if_possible() {
     flush_outbox(Patience::none);
   } catch (const EndOfStream&) {
     drop_outbox();
+    if (options.seal) options.seal->drop_unsent();
   }
 }
 

@@ -84,6 +84,7 @@ void Channel::State::end() {
   send_last_record();
   system::shut_down_writing(socket.get());
   drop_outbox();
+  if (options.seal) options.seal->drop_unsent();
   ring_out_.reset();
 }
 

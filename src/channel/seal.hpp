@@ -59,6 +59,8 @@ class Seal {
   /// Returns whether the peer has ended the stream in good order.
   [[nodiscard]] bool ended() const { return ended_; }
 
+  /// Drops what was not written. The stream must be closed after that.
+  void drop_unsent() { out_.begin = out_.end; }
   /// Overwrites the keys. For a forked process, which has a copy of them and must not: nothing else may be called then.
   void wipe();
 

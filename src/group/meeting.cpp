@@ -18,6 +18,7 @@
 #include "wire/passed.hpp"
 #include "worker/connector.hpp"
 #include "worker/pending_connection.hpp"
+#include "worker/pending_limits.hpp"
 
 namespace miniray {
 namespace {
@@ -40,6 +41,11 @@ struct Place {
   int port;
   std::string local;  // the name of its socket for the ranks of its machine
 };
+
+// Strangers may connect too. They leave descriptors for the ranks.
+std::size_t places_for_pending() {
+  return std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4);
+}
 
 std::string ports_text(int first_port, int last_port) {
   return "the ports " + std::to_string(first_port) + " to " + std::to_string(last_port);
@@ -88,6 +94,12 @@ class Meeting {
   [[nodiscard]] Met take();
 
  private:
+  // A connection that has not said yet what it is for.
+  struct Pending {
+    PendingLimits::Number number;
+    std::string address;
+    PendingConnection connection;
+  };
   struct Dialled {
     LineId line;
     std::unique_ptr<Connector> connector;
@@ -97,6 +109,8 @@ class Meeting {
   void expect(std::size_t other, LineKind line);
   void dial(LineId line);
   void accept_all(int listener);
+  void make_room(PendingLimits::Number number);
+  bool advance_pending(Pending& pending);
   bool read_pending(PendingConnection& pending);
   void advance_dialled(Dialled& dialled);
   void add_line(LineId line, SealedSocket socket);
@@ -122,7 +136,9 @@ class Meeting {
   GroupNodes nodes_;
   std::set<LineId> expected_;  // lines that others connect
   std::vector<Dialled> dialled_;
-  std::vector<PendingConnection> pending_;
+  std::vector<Pending> pending_;
+  PendingLimits pending_limits_{places_for_pending(), places_for_pending()};
+  PendingLimits::Number last_pending_ = 0;
   std::map<LineId, Channel> lines_;
   Fd memory_;
   Deadline deadline_ = Deadline::never();
@@ -235,7 +251,7 @@ void Meeting::connect() {
   while (true) {
     accept_all(listener_.get());
     accept_all(local_listener_.get());
-    std::erase_if(pending_, [this](PendingConnection& pending) { return read_pending(pending); });
+    std::erase_if(pending_, [this](Pending& pending) { return advance_pending(pending); });
     for (Dialled& dialled : dialled_) advance_dialled(dialled);
     std::erase_if(dialled_, [](const Dialled& dialled) { return dialled.connector == nullptr; });
     receive_memory();
@@ -249,16 +265,43 @@ void Meeting::connect() {
 bool Meeting::complete() const { return dialled_.empty() && expected_.empty() && memory_.valid(); }
 
 void Meeting::accept_all(int listener) {
-  while (pending_.size() < limits::newcomers_max) {
-    std::optional<network::Accepted> accepted = network::accept(listener);
+  for (int i = 0; i < limits::accepts_per_turn; ++i) {
+    std::optional<network::Accepted> accepted;
+    try {
+      accepted = network::accept(listener);
+    } catch (const SystemError&) {  // there are no descriptors left; strangers may have them
+      const std::optional<PendingLimits::Number> oldest = pending_limits_.oldest_of_busiest();
+      if (!oldest) throw;
+      make_room(*oldest);
+      continue;
+    }
     if (!accepted) return;
     if (const std::string stranger = network::other_user(accepted->socket.get()); !stranger.empty()) {
       log(LogLevel::warning, "a group refused " + accepted->peer + ": " + stranger);
       continue;
     }
     if (!system::is_unix_socket(accepted->socket.get())) system::set_no_delay(accepted->socket.get());
-    pending_.emplace_back(std::move(accepted->socket), accepted->peer, key_, encrypt_);
+    while (const std::optional<PendingLimits::Number> surplus = pending_limits_.surplus(accepted->source))
+      make_room(*surplus);
+    pending_limits_.add(accepted->source, ++last_pending_);
+    pending_.push_back({last_pending_, std::move(accepted->source),
+                        PendingConnection(std::move(accepted->socket), accepted->peer, key_, encrypt_)});
   }
+}
+
+// Closes a connection, unless what it has sent meanwhile proves that it has the key.
+void Meeting::make_room(PendingLimits::Number number) {
+  const auto pending = std::ranges::find(pending_, number, &Pending::number);
+  MINIRAY_CHECK(pending != pending_.end(), number);
+  const bool dealt_with = read_pending(pending->connection);
+  pending_limits_.remove(pending->address, number);
+  if (dealt_with || !pending->connection.proved()) pending_.erase(pending);
+}
+
+bool Meeting::advance_pending(Pending& pending) {
+  const bool dealt_with = read_pending(pending.connection);
+  if (dealt_with || pending.connection.proved()) pending_limits_.remove(pending.address, pending.number);
+  return dealt_with;
 }
 
 // Returns whether the connection needs no further handling. A stranger's connection is closed without an answer.
@@ -321,7 +364,7 @@ void Meeting::receive_memory() {
 void Meeting::wait() {
   std::vector<pollfd> watched{
       {listener_.get(), POLLIN, 0}, {local_listener_.get(), POLLIN, 0}, {handle_.fileno(), POLLIN, 0}};
-  for (const PendingConnection& pending : pending_) watched.push_back({pending.fileno(), POLLIN, 0});
+  for (const Pending& pending : pending_) watched.push_back({pending.connection.fileno(), POLLIN, 0});
   for (const Dialled& dialled : dialled_)
     watched.push_back({dialled.connector->fileno(), dialled.connector->events(), 0});
   for (const auto& [line, channel] : lines_)
