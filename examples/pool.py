@@ -39,7 +39,7 @@ def show(pool, tasks, samples):
     print(f"pi is about {pi:.3f}: {tasks} tasks on {workers} workers, {tasks / took_s:,.0f} a second")
 
     # 3. Run tasks with options of their own, and print how they end
-    strict = pool.options(timeout=0.5, retries=1)
+    strict = pool.options(timeout=2, retries=1)
     for how in ("raise", "crash", "hang"):
         try:
             strict.submit(fail, how).result()

@@ -348,7 +348,7 @@ def test_an_argument_that_cannot_be_pickled_is_named(worker: Any) -> None:
             ),
             lambda: pool.submit(square, pool.submit(square, 1)).result(): (
                 "cannot send argument 1 of square, a PoolFuture, to another process: cannot pickle "
-                "'weakref.ReferenceType' object. Pass its result()"
+                "'_Key' object. Pass its result()"
             ),
         }.items():
             assert told(mistake) == f"TypeError: {text}"
