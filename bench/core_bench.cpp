@@ -64,8 +64,7 @@ Worker serve_remotely() {
   });
 }
 
-double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us,
-                         Wire wire = Wire::plain) {
+double remote_round_trip(std::size_t count, const Value& message, std::optional<int> spin_us, Wire wire = Wire::plain) {
   Worker server = serve_remotely();
   miniray::RemoteOptions options;
   options.worker.spin_us = spin_us;

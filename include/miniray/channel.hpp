@@ -150,8 +150,8 @@ class Channel {
   [[nodiscard]] bool ended() const;
   /// Returns the errno with which the stream ended; 0 if it ended in good order, or has not ended.
   [[nodiscard]] int end_error() const;
-  /// Returns whether an encrypted connection ended without the record that ends it: the peer's process or host has died,
-  /// or somebody has cut the connection.
+  /// Returns whether an encrypted connection ended without the record that ends it: the peer's process or host has
+  /// died, or somebody has cut the connection.
   [[nodiscard]] bool cut() const;
   /// Reads what has arrived. Returns true if receive() would now return or throw without waiting.
   [[nodiscard]] bool ready();

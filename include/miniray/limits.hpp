@@ -33,8 +33,8 @@ inline constexpr std::uint64_t inbox_bytes_max = 4 * gib;
 inline constexpr std::size_t inbox_descriptors_max = 256;
 inline constexpr std::uint64_t inbox_message_bytes = 256;
 inline constexpr std::uint64_t inbox_buffer_bytes = 128;
-// A receive whose time is over reads at most this often before it returns: the kernel rarely holds more. What a peer has
-// sent before it ended is read at most last_reads_max times.
+// A receive whose time is over reads at most this often before it returns: the kernel rarely holds more. What a peer
+// has sent before it ended is read at most last_reads_max times.
 inline constexpr int late_reads_max = 128;
 inline constexpr int last_reads_max = 4096;
 // A receiver takes at most this much from a ring before it looks at its deadline.

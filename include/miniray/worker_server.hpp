@@ -32,8 +32,9 @@ struct WorkerServerOptions {
   /// connection is refused with the text of the exception.
   std::function<WorkFunction(const std::string& name)> find_work = {};
   /// Gets lines about connections that were refused, with the reason. After the first few of a minute
-  /// (limits::refusals_logged_of_address_max, of one address), they are counted, and a line at the end of the minute has
-  /// the number. By default the lines go to standard error, and are dropped if it is full, so that the server goes on.
+  /// (limits::refusals_logged_of_address_max, of one address), they are counted, and a line at the end of the minute
+  /// has the number. By default the lines go to standard error, and are dropped if it is full, so that the server goes
+  /// on.
   std::function<void(const std::string& line)> on_log = {};
   /// If set, gets what workers print, in whole lines; else workers print where the server does. `label` is the one that
   /// the connection asked for. Returns false if it takes no more for now; resume_output() continues.
@@ -56,9 +57,9 @@ struct WorkerServerOptions {
 class WorkerServer {
  public:
   /// Listens on a port. `host` is "127.0.0.1" or empty (only processes on this machine can connect), "0.0.0.0" (other
-  /// machines can too), another address of this machine, or the path of a Unix-domain socket. Port 0 stands for any free
-  /// port. `work` may be empty if every connection names its function. Throws UnknownHost, or
-  /// SystemError if the port is taken.
+  /// machines can too), another address of this machine, or the path of a Unix-domain socket. Port 0 stands for any
+  /// free port. `work` may be empty if every connection names its function. Throws UnknownHost, or SystemError if the
+  /// port is taken.
   WorkerServer(const std::string& host, int port, WorkFunction work = {}, WorkerServerOptions options = {});
   WorkerServer(WorkerServer&&) noexcept;
   WorkerServer& operator=(WorkerServer&&) noexcept;

@@ -368,7 +368,8 @@ class PoolDriver:
                     try:
                         replacer.start()
                     except RuntimeError as error:  # the system has no room for a thread; the core tries again
-                        self._tickets.get().fail(str(error))
+                        if (waiting := self._tickets.get()) is not None:
+                            waiting.fail(str(error))
                     else:
                         self._replacer = replacer
 

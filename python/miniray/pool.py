@@ -398,7 +398,8 @@ class Pool(_Submitter):
     def status(self) -> dict[str, Any]:
         """Return how many tasks wait, run, are done and have failed, and how many workers there are and are idle. Each
         item of a map is a task; a cancelled task is neither done nor failed."""
-        return self._driver.core.status()
+        status: dict[str, Any] = self._driver.core.status()
+        return status
 
     def __repr__(self) -> str:
         status = self.status()

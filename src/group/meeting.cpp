@@ -175,7 +175,7 @@ void Meeting::listen() {
   // Ranks that do not see each other's processes cannot watch each other; they are treated as if on two machines.
   // MINIRAY_TEST_GROUP_NODE lets tests pretend that.
   std::array<char, 64> processes{};
-  (void)readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1);
+  if (readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) processes.fill('\0');
   const char* const pretended = std::getenv("MINIRAY_TEST_GROUP_NODE");
   List told;
   for (const std::string& host : hosts) told.emplace_back(host);
@@ -394,8 +394,10 @@ Met Meeting::take() {
   std::vector<GroupLinks::Lifeline> lifelines;
   std::vector<GroupLinks::DataLine> data;
   for (auto& [line, channel] : lines_) {
-    if (line.second == LineKind::life) lifelines.push_back({line.first, std::move(channel), {}, {}});
-    if (line.second == LineKind::data) data.push_back({places_[line.first].node, std::move(channel), {}, {}});
+    if (line.second == LineKind::life)
+      lifelines.push_back({line.first, std::move(channel), {}, {}});
+    else if (line.second == LineKind::data)
+      data.push_back({places_[line.first].node, std::move(channel), {}, {}});
   }
   return {std::move(memory_), std::move(nodes_), GroupLinks(std::move(lifelines), std::move(data), unreachable_ms_)};
 }
