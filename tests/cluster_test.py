@@ -378,12 +378,14 @@ def test_servers_and_workers_one_by_one(hosts: Hosts) -> None:
     """
     address = hosts.testbed.hosts["mr-a"].address
     ended = hosts.ends(script)
-    for line in ended.stderr.splitlines():  # one for each of a worker's connections
+    # One line for each of a worker's connections. The first that fails closes the other, which may have said nothing.
+    for line in ended.stderr.splitlines():
         assert re.fullmatch(
-            r"\[mr-a\] miniray worker-server: refused 10\.77\.0\.1:\d+: "
-            "it closed the connection before it proved that it has the key; probably it has another one",
+            r"\[mr-a\] miniray worker-server: refused 10\.77\.0\.1:\d+: it closed the connection "
+            "(before it proved that it has the key; probably it has another one|and sent nothing)",
             line,
         )
+    assert "probably it has another one" in ended.stderr or not ended.stderr
     told = json.loads(ended.stdout)
     assert re.fullmatch(r"<miniray\.worker \d+ at mr-a \(mr-a/1, __main__\.evaluate\)>", told.pop(5))
     refused = told.pop(5)
