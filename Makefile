@@ -100,7 +100,21 @@ build/test-packages.done: tools/test-debian-packages.txt build/packages.done
 test-python: library package $(VENV)/done build/test-packages.done
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --nothing-is-missing  # four at a time: many tests wait
 
-test-sanitize-python: build/packages.done $(VENV)/done
+test-fuzz: build/packages.done
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=5
+
+chaos: library package $(VENV)/done
+	@MINIRAY_CHAOS_TASKS=20000 MINIRAY_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos_test.py
+
+sanitize: build/packages.done
+	@for kind in address,undefined thread; do \
+	    dir=build/sanitize-$${kind%%,*}; \
+	    test -f $$dir/build.ninja || cmake -S . -B $$dir -G Ninja -DMINIRAY_SANITIZE=$$kind -DCMAKE_BUILD_TYPE=Debug \
+	        -DCMAKE_CXX_FLAGS=-O1 >/dev/null || exit 1; \
+	    cmake --build $$dir && ctest --test-dir $$dir --output-on-failure || exit 1; \
+	done
+
+sanitize-python: build/packages.done $(VENV)/done
 	@test -f build/sanitize-python/build.ninja || cmake -S . -B build/sanitize-python -G Ninja -DMINIRAY_PYTHON=ON \
 	    -DMINIRAY_TESTS=OFF -DMINIRAY_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-O1 \
 	    -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
