@@ -214,25 +214,21 @@ system::Transfer receive(int socket, Seal* seal, std::span<std::byte> room, syst
   }
 }
 
+// A record is either unsent or in the caller's pieces, never both, even if writing it throws: it is written by the next
+// call.
 system::Transfer send(int socket, Seal* seal, std::span<const iovec> pieces, std::span<const int> descriptors) {
   if (seal == nullptr) return system::send(socket, pieces, descriptors);
   MINIRAY_CHECK(descriptors.empty(), descriptors.size());  // only TCP is sealed, which passes none
-  std::size_t accepted = 0;
-  while (true) {
-    while (seal->has_unsent()) {
-      const std::span<const std::byte> unsent = seal->unsent();
-      const iovec piece{const_cast<std::byte*>(unsent.data()), unsent.size()};
-      const system::Transfer transfer = system::send(socket, std::span(&piece, 1), {});
-      if (transfer.outcome == system::Transfer::Outcome::moved) {
-        seal->wrote(transfer.bytes);
-        continue;
-      }
-      if (accepted > 0 && transfer.outcome == system::Transfer::Outcome::would_block) break;
-      return accepted > 0 ? system::Transfer{system::Transfer::Outcome::moved, accepted} : transfer;
-    }
-    if (accepted > 0 || pieces.empty()) return {system::Transfer::Outcome::moved, accepted};
-    accepted = seal->add(pieces);
+  while (seal->has_unsent()) {
+    const std::span<const std::byte> unsent = seal->unsent();
+    const iovec piece{const_cast<std::byte*>(unsent.data()), unsent.size()};
+    const system::Transfer transfer = system::send(socket, std::span(&piece, 1), {});
+    if (transfer.outcome != system::Transfer::Outcome::moved) return transfer;
+    seal->wrote(transfer.bytes);
   }
+  if (pieces.empty()) return {system::Transfer::Outcome::moved, 0};
+  if (seal->sent_end()) return {system::Transfer::Outcome::closed};
+  return {system::Transfer::Outcome::moved, seal->add(pieces)};
 }
 
 }  // namespace miniray

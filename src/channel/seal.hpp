@@ -37,6 +37,7 @@ class Seal {
   std::size_t add(std::span<const iovec> pieces);
   /// Adds the last record, which tells the peer that the stream ends here in good order. No record may follow.
   void add_end();
+  [[nodiscard]] bool sent_end() const { return sent_end_; }
   [[nodiscard]] std::span<const std::byte> unsent() const { return {out_.data() + out_.begin, out_.size()}; }
   [[nodiscard]] bool has_unsent() const { return out_.size() > 0; }
   void wrote(std::size_t bytes);
@@ -111,8 +112,9 @@ struct SealedSocket {
 };
 
 /// Like system::receive() and system::send(), but what passes through the socket is sealed, unless `seal` is null. What
-/// receive() returns is never more than one record. send() has sent a byte when it is in seal->unsent(); the caller
-/// waits until has_unsent() is false, and calls send() with no pieces meanwhile.
+/// receive() returns is never more than one record. send() has taken a byte when it is in seal->unsent(): the caller
+/// calls send() again, with the rest of its pieces or with none, until has_unsent() is false. After add_end(), it is
+/// closed.
 system::Transfer receive(int socket, Seal* seal, std::span<std::byte> room, system::Block block,
                          std::vector<Fd>* descriptors);
 system::Transfer send(int socket, Seal* seal, std::span<const iovec> pieces, std::span<const int> descriptors);

@@ -411,6 +411,18 @@ TEST_CASE("the end of a sealed channel is told from a cut") {
   CHECK_THROWS_WITH_AS((void)cut.there->recv(), doctest::Contains("was cut"), EndOfStream);
 }
 
+TEST_CASE("a send after the end of a sealed channel is an error, and what the peer sends still arrives") {
+  SealedChannels ends;
+  ends.here->send(Value(1));
+  ends.here->end();
+  CHECK_THROWS_AS(ends.here->send(Value(2)), EndOfStream);
+  CHECK_THROWS_AS((void)ends.here->send_some(encode(Value(2))), EndOfStream);
+  CHECK(ends.there->recv().integer() == 1);
+  CHECK_THROWS_WITH_AS((void)ends.there->recv(), doctest::Contains("closed the channel"), EndOfStream);
+  ends.there->send(Value(3));
+  CHECK(ends.here->recv().integer() == 3);
+}
+
 TEST_CASE("bytes that an attacker puts into a sealed stream end the channel, and nothing of them is received") {
   SealedChannels ends;
   ends.here->send(Value("before"));
