@@ -22,19 +22,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from python_bench import per_operation, serve
 from run import ROOT, core, machine
 
 SMALL_BYTES, LARGE_BYTES = 64, 8 << 20
 Echo = Callable[[int, int], float]  # of so many bytes, so many times: nanoseconds each
-
-
-def per_operation(count: int, operation: Callable[[], Any]) -> float:
-    for _ in range(max(3, count // 10)):
-        operation()
-    start = time.perf_counter_ns()
-    for _ in range(count):
-        operation()
-    return (time.perf_counter_ns() - start) / count
 
 
 def receive(connection: Any, room: memoryview) -> bool:
@@ -182,19 +174,6 @@ def ssh_echo(command: list[str]) -> Echo:
 
 
 # --- Ours, from Python ------------------------------------------------------------------------------------------------
-def echo_work(handle: Any) -> None:
-    while True:
-        handle.send(handle.recv())
-
-
-def serve(handle: Any) -> None:
-    from miniray import WorkerServer
-
-    server = WorkerServer("127.0.0.1", 0, echo_work)
-    handle.send(server.port)
-    server.serve_forever()
-
-
 def ours(size: int, count: int) -> float:
     import numpy
 

@@ -278,6 +278,85 @@ def test_a_node_chooses_no_file(scene: Scene, name: str) -> None:
     assert len(ended.stderr) < 2000
 
 
+# Several nodes that say anything once they are ready, beside an honest one whose workers print meanwhile.
+ANYTHING = """
+    import json, os, sys
+    from miniray import Cluster, NodeConfig
+
+    if __name__ == "__main__":
+        liars = [NodeConfig("localhost", 1, base_port=0, python_bin=os.environ["LIAR"]) for _ in range(int(sys.argv[2]))]
+        with Cluster([NodeConfig("localhost", 2, base_port=0), *liars], output=sys.argv[1]) as cluster:
+            for worker in cluster.start("work.printing", nodes=[0]):
+                worker.send("the end")
+                assert worker.recv(timeout=60) == "done"
+            attendants = [line.split()[1] for line in os.popen("ps -o ppid=,pid=,args= -A")
+                          if line.split()[0] == str(os.getpid()) and "attend" in line]
+            assert len(attendants) == 1, attendants
+            status = open(f"/proc/{attendants[0]}/status").read()
+            peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+            print(int(peak.split()[1]) // 1024)
+"""
+LIARS = 5
+SAID = """
+import itertools, random
+def mine():
+    for number in itertools.count():
+        try:
+            os.close(os.open(f"{folder}/liar{{number}}", os.O_CREAT | os.O_EXCL))
+            return number
+        except FileExistsError:
+            pass
+number = mine()
+chance = random.Random(f"{seed}/{{number}}")
+def label():
+    return chance.choice((b"localhost#%d/0" % (number + 1), b"localhost#1/0", b"localhost/0", b"../../x", b"\\0", b"",
+                          b"localhost#%d/probe" % (number + 1), b"localhost#%d/99999999999999999999" % (number + 1)))
+def lie():
+    kind, size = chance.randrange(10), chance.choice((0, 1, 7, 80, 5000, 70_000))
+    if kind == 0:
+        say(chance.randbytes(size))
+    elif kind == 1:
+        say(chance.randbytes(size) + b"\\n")
+    elif kind == 2:
+        say(b"miniray-" + chance.choice((b"ready", b"failed", b"server", b"need", b"")) + b" [7]\\n")
+    elif kind == 3:
+        say(b"\\n" * size)
+    elif kind == 4:
+        say((b"a word of the server\\n") * size)
+    elif kind == 5 and chance.random() < 0.2:
+        os.close(1)
+    elif kind == 6 and chance.random() < 0.2:
+        os._exit(chance.randrange(256))
+    elif kind == 7 and chance.random() < 0.2:
+        stall()
+    elif kind == 8:
+        os.write(2, chance.randbytes(size))
+    else:
+        say(chance.choice((b">", b"!")) + label() + b" " + chance.randbytes(min(size, 100)).replace(b"\\n", b"") + b"\\n")
+def on(line):
+    say(line)
+    while line.startswith(b"miniray-ready"):
+        lie()
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_ready_nodes_say_the_honest_one_is_heard(scene: Scene, seed: int) -> None:
+    """It takes the lines of each liar until one of them is refused."""
+    (scene.folder / "liars").mkdir()
+    scene.behaviour.write_text(SAID.format(seed=seed, folder=scene.folder / "liars"))
+    folder = scene.folder / "logs"
+    ended = scene.run(ANYTHING, str(folder), str(LIARS))
+    assert ended.returncode == 0, (seed, ended.stderr[-4000:])
+    assert len(list((scene.folder / "liars").iterdir())) == LIARS
+    allowed = {f"localhost.{number}.log" for number in range(2)}
+    allowed |= {f"localhost#{number}.{what}.log" for number in range(1, LIARS + 1) for what in ("0", "probe")}
+    assert {path.name for path in folder.iterdir()} <= allowed
+    for number in range(2):
+        assert (folder / f"localhost.{number}.log").read_text() == "a line\nthe end\n"
+    assert int(ended.stdout) < 100, "MiB of the attendant"
+
+
 def on_a_terminal(scene: Scene, script: str, *arguments: str) -> bytes:
     """What a terminal gets from a script."""
     ours, theirs = pty.openpty()

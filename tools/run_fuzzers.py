@@ -14,6 +14,7 @@ import argparse
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -50,13 +51,14 @@ class Run:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def executed(self) -> int:
-        found = re.search(r"number_of_executed_units: (\d+)", self.log.read_text(errors="replace"))
-        return int(found[1]) if found else 0
+        """How many inputs it has executed: all of them if it has ended, else those that it last spoke of."""
+        log = self.log.read_text(errors="replace")
+        numbers = re.findall(r"^stat::number_of_executed_units: (\d+)", log, re.M) or re.findall(r"^#(\d+)\t", log, re.M)
+        return int(numbers[-1]) if numbers else 0
 
 
-def run_all(build: Path, fuzzers: list[Path], options: argparse.Namespace) -> Counter[str]:
-    """Returns how many inputs each fuzzer has executed. Exits if one fails."""
-    executed: Counter[str] = Counter()
+def run_all(build: Path, fuzzers: list[Path], options: argparse.Namespace, executed: Counter[str]) -> None:
+    """Counts how many inputs each fuzzer has executed. Exits if one fails."""
     turns = enumerate(itertools.cycle(fuzzers) if options.inputs else fuzzers, 1)
     seconds = SLICE_S if options.inputs else options.seconds
     running: list[Run] = []
@@ -73,7 +75,7 @@ def run_all(build: Path, fuzzers: list[Path], options: argparse.Namespace) -> Co
                     break
                 running.append(Run(build, fuzzer, number, seconds, options.seed))
             if not running:
-                return executed
+                return
             time.sleep(0.1)
             for run in [run for run in running if run.process.poll() is not None]:
                 running.remove(run)
@@ -88,6 +90,7 @@ def run_all(build: Path, fuzzers: list[Path], options: argparse.Namespace) -> Co
         for run in running:
             run.process.kill()
             run.process.wait()
+            executed[run.name] += run.executed()
 
 
 def main() -> None:
@@ -104,10 +107,14 @@ def main() -> None:
         sys.exit(f"there are no fuzzers in {options.build}/fuzzers. Run `make fuzz`, which builds them")
     corpus.unpack(options.build / "seeds")
     begin = time.monotonic()
-    executed = run_all(options.build, fuzzers, options)
-    for fuzzer in fuzzers:
-        print(f"{fuzzer.name:26} {executed[fuzzer.name]:>14,} inputs")
-    print(f"{'together':26} {executed.total():>14,} inputs in {time.monotonic() - begin:.0f} s")
+    executed: Counter[str] = Counter()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+    try:
+        run_all(options.build, fuzzers, options, executed)
+    finally:
+        for fuzzer in fuzzers:
+            print(f"{fuzzer.name:26} {executed[fuzzer.name]:>14,} inputs")
+        print(f"{'together':26} {executed.total():>14,} inputs in {time.monotonic() - begin:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,13 @@ def refuse_to_pickle(thing: Any) -> NoReturn:
 
 def _only_a_pickle(at: str, thing: Any) -> str:
     cure = f"{_plain_cure(thing)}, or use pickle=True"
-    return f"{name_of(thing)}{at} can only be sent as a pickle, which pickle=False forbids: {cure}"
+    what = f"an array of {thing.dtype}" if _is_array(thing) else name_of(thing)
+    return f"{what}{at} can only be sent as a pickle, which pickle=False forbids: {cure}"
+
+
+def _is_array(thing: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(thing) is numpy.ndarray
 
 
 def _plain_cure(thing: Any) -> str:
@@ -169,6 +175,8 @@ def _plain_cure(thing: Any) -> str:
         return "pass its name, and have the worker import it"
     if type(thing) is int:
         return "send it as a str"  # it has more than 64 bits
+    if _is_array(thing):
+        return "convert it to a numeric dtype in this machine's byte order"
     return _REMEDIES["builtins.type"] if isinstance(thing, type) else _remedy(thing)
 
 

@@ -78,9 +78,15 @@ std::string wrong_key(const Key& ours) {
 Key read_key_file(const std::filesystem::path& path) {
   constexpr std::size_t room_for_key = 4096;
   const Secret content(room_for_key);
-  const int number = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
   if (number < 0) throw SystemError("open the key file " + path.string(), errno);
   const Fd file(number);
+  struct stat status{};
+  if (fstat(number, &status) != 0) throw SystemError("look at the key file " + path.string(), errno);
+  if (!S_ISREG(status.st_mode))
+    throw UsageError(path.string() +
+                     " should be the key file, and it is no ordinary file. Remove it: a new key is made when none is "
+                     "there");
   const ssize_t size = read(number, content.get().data(), room_for_key);
   if (size < 0) throw SystemError("read the key file " + path.string(), errno);
   return Key::from_hex(content.text().substr(0, static_cast<std::size_t>(size)), path.string());

@@ -314,6 +314,17 @@ TEST_CASE("the error for a key file with other content names the file, and not i
   CHECK(text.find("secret but short") == std::string::npos);
 }
 
+TEST_CASE("a key file that is a pipe or a folder is an error, and nobody waits for the pipe's writer") {
+  const TemporaryHome home;
+  std::filesystem::create_directories(home.key_file.parent_path());
+  REQUIRE(mkfifo(home.key_file.c_str(), 0600) == 0);
+  CHECK(error_of([] { (void)Key::of_user(); }).find("no ordinary file") != std::string::npos);
+  std::filesystem::remove(home.key_file);
+  std::filesystem::create_directory(home.key_file);
+  std::filesystem::permissions(home.key_file, std::filesystem::perms::owner_all);
+  CHECK(error_of([] { (void)Key::of_user(); }).find("no ordinary file") != std::string::npos);
+}
+
 TEST_CASE("MINIRAY_KEY takes precedence over the file, which is then not made") {
   const TemporaryHome home;
   const std::string key(64, 'c');

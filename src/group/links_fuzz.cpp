@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fuzz_input.hpp"
 #include "base/system.hpp"
 #include "group/links.hpp"
 #include "group/segment.hpp"
@@ -25,6 +26,7 @@
 namespace {
 
 using miniray::Fd;
+using miniray::FuzzInput;
 using miniray::GroupCall;
 using miniray::GroupLinks;
 using miniray::GroupSegment;
@@ -33,25 +35,6 @@ using miniray::Value;
 
 // The rank of this process is `own`, and that of the fuzzer is the other one. Each is alone on its machine.
 constexpr std::size_t group_fuzz_ranks = 2;
-
-// The bytes of an input, taken from its front. After its end, there are zeros.
-class GroupInput {
- public:
-  explicit GroupInput(std::string_view bytes) : rest_(bytes) {}
-  [[nodiscard]] bool empty() const { return rest_.empty(); }
-  unsigned byte() {
-    const std::string_view one = take(1);
-    return one.empty() ? 0 : static_cast<unsigned char>(one[0]);
-  }
-  std::string_view take(std::size_t size) {
-    const std::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(taken.size());
-    return taken;
-  }
-
- private:
-  std::string_view rest_;
-};
 
 // A frame with this body, and with buffers of these sizes.
 std::string group_frame(const std::string& body, const std::vector<std::size_t>& sizes) {
@@ -72,7 +55,7 @@ std::size_t piece_bytes(unsigned choice, std::size_t data_bytes) {
   return sizes[choice % sizes.size()];
 }
 
-std::string parcel_of(GroupInput& input, const GroupCall& call, std::uint64_t number, std::size_t data_bytes) {
+std::string parcel_of(FuzzInput& input, const GroupCall& call, std::uint64_t number, std::size_t data_bytes) {
   std::vector<std::size_t> sizes;
   const unsigned count = input.byte() % 4;
   for (unsigned i = 0; i < count; ++i) sizes.push_back(piece_bytes(input.byte(), data_bytes));
@@ -92,7 +75,7 @@ struct GroupStreams {
   std::string life, data;
 };
 
-GroupStreams streams_of(GroupInput& input, const GroupCall& call, std::size_t data_bytes) {
+GroupStreams streams_of(FuzzInput& input, const GroupCall& call, std::size_t data_bytes) {
   GroupStreams streams;
   std::uint64_t number = 0;
   while (!input.empty()) {
@@ -181,7 +164,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   if (size < 3 || size > size_max) return 0;
   static const int no_spinning = setenv("MINIRAY_SPIN_US", "0", 1);
   if (no_spinning != 0) __builtin_trap();
-  GroupInput input({reinterpret_cast<const char*>(bytes), size});
+  FuzzInput input({reinterpret_cast<const char*>(bytes), size});
   constexpr std::array<miniray::DType, 3> dtypes{miniray::DType::float32, miniray::DType::int64,
                                                  miniray::DType::float64};
   constexpr std::array<std::size_t, 3> parts{0, 64, 20'000};  // the last one takes two exchanges

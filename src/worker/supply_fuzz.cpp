@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fuzz_input.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "worker/supply.hpp"
@@ -21,28 +22,10 @@ namespace {
 
 using miniray::Buffer;
 using miniray::Fd;
+using miniray::FuzzInput;
 
 struct SupplyRecord {
   std::uint64_t number, bytes;
-};
-
-// The bytes of an input, taken from its front. After its end, there are zeros.
-class SupplyInput {
- public:
-  explicit SupplyInput(std::string_view bytes) : rest_(bytes) {}
-  [[nodiscard]] bool empty() const { return rest_.empty(); }
-  unsigned byte() {
-    const std::string_view one = take(1);
-    return one.empty() ? 0 : static_cast<unsigned char>(one[0]);
-  }
-  std::string_view take(std::size_t size) {
-    const std::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(taken.size());
-    return taken;
-  }
-
- private:
-  std::string_view rest_;
 };
 
 void send_bytes(int socket, std::string_view bytes, std::span<const int> descriptors = {}) {
@@ -72,7 +55,7 @@ std::size_t take_answers(int socket) {
   return answers;
 }
 
-void ask_store(SupplyInput input) {
+void ask_store(FuzzInput input) {
   constexpr std::uint64_t liar = 1, other = 2;
   auto [worker, server] = miniray::system::socket_pair();
   miniray::SupplyStore store;
@@ -127,7 +110,7 @@ Fd made_descriptor(unsigned kind, std::size_t bytes) {
   return std::move(miniray::system::socket_pair().first);
 }
 
-void answer_worker(SupplyInput input) {
+void answer_worker(FuzzInput input) {
   const std::uint64_t number = input.byte(), bytes = input.byte() * 64;
   const unsigned count = input.byte() % 4, form = input.byte();
   auto [worker, server] = miniray::system::socket_pair();
@@ -155,7 +138,7 @@ void answer_worker(SupplyInput input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t size_max = 4096;
   if (size < 2 || size > size_max) return 0;
-  const SupplyInput input({reinterpret_cast<const char*>(data + 1), size - 1});
+  const FuzzInput input({reinterpret_cast<const char*>(data + 1), size - 1});
   if (data[0] % 2 == 0)
     ask_store(input);
   else
