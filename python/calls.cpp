@@ -363,12 +363,20 @@ nb::object raised_by(const std::exception_ptr& thrown) {
   return nb::none();
 }
 
+// What answers calls is made for the first call: it imports modules, and many workers get no calls.
 void answer_calls(Handle& handle) {
-  const std::shared_ptr<PythonCallee> callee(new PythonCallee(handle), [](PythonCallee* held) {
+  const auto drop = [](PythonCallee* held) {
     const nb::gil_scoped_acquire gil;
     delete held;
-  });
-  handle.set_call_server([callee](Handle& asked, const Message& call) { answer_call(asked.channel(), call, *callee); });
+  };
+  handle.set_call_server(
+      [drop, callee = std::shared_ptr<PythonCallee>()](Handle& asked, const Message& call) mutable {
+        if (!callee) {
+          const nb::gil_scoped_acquire gil;
+          callee = std::shared_ptr<PythonCallee>(new PythonCallee(asked), drop);
+        }
+        answer_call(asked.channel(), call, *callee);
+      });
 }
 
 namespace {

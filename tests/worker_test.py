@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import task_functions
+from script_programs import run_script
 from waiting import is_blocked, until
 
 import miniray
@@ -246,3 +247,16 @@ def test_two_threads_in_one_worker_are_refused(tmp_path: Path) -> None:
         gate.touch()
         thread.join()
         assert answers == [None]
+
+
+def test_a_worker_imports_what_calls_need_only_when_it_is_called() -> None:
+    source = """
+    import sys
+    from miniray import Worker
+    def work(handle):
+        handle.send([name for name in sys.modules if name in ("miniray._calls", "miniray._definitions")])
+        handle.recv()
+    with Worker(work) as worker:
+        print(worker.recv(), worker.call_remote("math.sqrt", 4))
+    """
+    assert run_script(source).stdout == "[] 2.0\n"
