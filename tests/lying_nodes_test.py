@@ -289,8 +289,8 @@ ANYTHING = """
             for worker in cluster.start("work.printing", nodes=[0]):
                 worker.send("the end")
                 assert worker.recv(timeout=60) == "done"
-            attendants = [line.split()[1] for line in os.popen("ps -o ppid=,pid=,args= -A")
-                          if line.split()[0] == str(os.getpid()) and "attend" in line]
+            children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+            attendants = [pid for pid in children if b"attend" in open(f"/proc/{pid}/cmdline", "rb").read()]
             assert len(attendants) == 1, attendants
             status = open(f"/proc/{attendants[0]}/status").read()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
