@@ -93,7 +93,7 @@ std::uint64_t Channel::arrived() const { return state_->arrived(); }
 bool Channel::closed() const { return !state_->socket.valid(); }
 int Channel::fileno() const {
   if (closed()) throw UsageError("the channel to " + peer() + " is closed and has no descriptor");
-  return state_->socket.get();
+  return state_->fileno();
 }
 Codec Channel::codec() const { return state_->options.codec; }
 const std::string& Channel::peer() const { return state_->options.peer; }

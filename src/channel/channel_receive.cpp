@@ -163,21 +163,51 @@ bool Channel::State::absorb_ring() {
   return taken > 0;
 }
 
+// Takes the next message without a detour through the inbox, and leaves the frames behind it in the ring. If others
+// wait for the socket, or the frame is not such a message, frames go to the inbox, and the function returns nothing.
+std::optional<Message> Channel::State::take_from_ring(const ReceiveOptions& asked) {
+  if (!ring_in_) return {};
+  if (!leaves_frames_in_ring() || asked.max_size || discards_ || !inbox_.empty()) {
+    if (ring_in_->watches() || !ring_in_->empty()) absorb_ring();
+    return {};
+  }
+  try {
+    const std::optional<std::string_view> bytes = ring_in_->take(absorbed_bytes_);
+    if (!bytes) return {};
+    Frame frame = parse_frame(*bytes, options.message_bytes_max);
+    const bool is_call = frame.head.kind == Message::Kind::call || frame.head.kind == Message::Kind::reply;
+    const bool is_wanted =
+        is_call ? asked.lane != Lane::messages : frame.head.kind == Message::Kind::message && asked.lane != Lane::calls;
+    if (is_wanted && frame.entries.empty()) {
+      inbox_.pass();
+      return Message{frame.head.kind, frame.head.codec, frame.call, std::move(frame.body), {}};
+    }
+    absorb(std::move(frame));
+  } catch (...) {
+    fail_broken();
+  }
+  return {};
+}
+
+// Called before this side waits for the socket: receives and spins have turned the wake-ups off.
+bool Channel::State::ask_for_wake_ups() {
+  if (!ring_in_ || !ring_in_->watches()) return false;
+  ring_in_->sleep();
+  return !ring_in_->empty() && !inbox_is_full() && absorb_ring();
+}
+
 // While it spins, it reads from the socket only now and then, because most frames then come through the ring.
 bool Channel::State::spin() {
   if (!ring_in_) return spin_.until([&] { return fill(system::Block::no); });
-  constexpr int looks_per_yield = 20, yields_per_read = 4;
+  constexpr int yields_per_read = 4;
   int yields = 0;
+  ring_in_->watch();
+  const auto look = [&] {
+    return !ring_in_->empty() && (ring_in_->may_take(absorbed_bytes_) || fill(system::Block::no));
+  };
   try {
-    const bool came = spin_.until([&] {
-      ring_in_->watch();
-      for (int look = 0; look < looks_per_yield; ++look) {
-        if (!ring_in_->empty()) return fill(system::Block::no);
-        system::pause();
-      }
-      return ++yields % yields_per_read == 0 && fill(system::Block::no);
-    });
-    return absorb_ring() || came;
+    const bool came = spin_.until(look, [&] { return ++yields % yields_per_read == 0 && fill(system::Block::no); });
+    return leaves_frames_in_ring() ? came : absorb_ring() || came;
   } catch (...) {
     absorb_ring();  // asks for wake-ups again: watch() has turned them off
     throw;
@@ -284,6 +314,7 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
   if (deadline.is_never() && !has_unsent()) {
     if (fill(system::Block::yes)) return;
   } else {
+    if (ask_for_wake_ups()) return;
     const int out = has_unsent() ? POLLOUT : 0;
     const int events =
         system::poll_one(socket.get(), static_cast<short>(POLLIN | out), deadline.poll_ms(limits::wait_slice_ms));
@@ -344,8 +375,9 @@ void Channel::State::require_front_fits(const ReceiveOptions& asked) const {
                           ". The message is kept: call recv again with a larger max_size");
 }
 
-Message Channel::State::take_front(Lane lane) {
-  Message message = inbox_.take(lane);
+// A receive returns this message. Until the next one looks at the ring, frames there need not wake this side.
+Message Channel::State::hand_out(Message message) {
+  if (ring_in_ && leaves_frames_in_ring()) ring_in_->watch();
   received.add(message);
   if (tracing()) trace(Direction::received, options.peer, message, trace_time());
   return message;
@@ -361,6 +393,8 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
   int reads = 0;
   const auto arrived = [&] { return reads++ < limits::late_reads_max && fill(system::Block::no); };
   while (inbox_.empty(asked.lane)) {
+    if (std::optional<Message> message = take_from_ring(asked)) return hand_out(std::move(*message));
+    if (!inbox_.empty(asked.lane)) break;
     require_room_for(asked.lane);
     if (reader_.holds_back()) require_front_fits(asked);
     if (postponed_) std::rethrow_exception(std::exchange(postponed_, nullptr));
@@ -377,7 +411,7 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
     spin_.woke();
   }
   require_front_fits(asked);
-  return take_front(asked.lane);
+  return hand_out(inbox_.take(asked.lane));
 }
 
 void Channel::State::pump() {

@@ -82,6 +82,7 @@ void Channel::State::fail_closed() {
 // Waits once for room in the socket, and reads what arrives meanwhile: the peer may itself be sending, and read nothing
 // until this side has read.
 void Channel::State::wait_for_room() {
+  if (ask_for_wake_ups()) return;
   const int events = system::poll_one(socket.get(), POLLIN | POLLOUT, limits::wait_slice_ms);
   if (events <= 0) {
     interrupted();
@@ -265,8 +266,7 @@ void Channel::State::share_ring(Patience patience) {
 
 // A program may have closed all of its descriptors, including this socket. A send through the socket would notice; a
 // send through the ring has to check.
-bool Channel::State::socket_is_there() {
-  const std::int64_t now = now_ns();
+bool Channel::State::socket_is_there(std::int64_t now) {
   if (now - socket_seen_ns_ < limits::socket_look_ns) return true;
   socket_seen_ns_ = now;
   try {
@@ -276,9 +276,11 @@ bool Channel::State::socket_is_there() {
   }
 }
 
-bool Channel::State::send_through_ring(const Placement& placement, const Outgoing& outgoing) {
-  if (!ring_out_ || !placement.announcement.empty() || !placement.passed.empty() || !socket_is_there()) return false;
-  const RingWriter::Outcome outcome = ring_out_->put(written_bytes_, outgoing.pieces);
+bool Channel::State::send_through_ring(std::span<const iovec> frame) {
+  MINIRAY_CHECK(ring_out_ && outbox_.empty(), outbox_.size());
+  const std::int64_t now = now_ns();
+  if (!socket_is_there(now)) return false;
+  const RingWriter::Outcome outcome = ring_out_->put(written_bytes_, frame, now);
   if (outcome == RingWriter::Outcome::put_and_reader_sleeps) ring_bell();
   return outcome != RingWriter::Outcome::not_put;
 }
@@ -297,6 +299,22 @@ void Channel::State::ring_bell() {
   outbox_.append(bell, transfer.bytes);
 }
 
+// Most messages are small and without buffers, and need none of what send() does about those. Returns false if the
+// frame has to go through the socket.
+bool Channel::State::send_without_buffers(const Message& message) {
+  prefix_.clear();
+  append_frame_prefix(prefix_, {.kind = message.kind, .codec = message.codec, .body_bytes = message.body.size()},
+                      message.head, {});
+  const std::array<iovec, 2> frame{
+      {{prefix_.data(), prefix_.size()}, {const_cast<char*>(message.body.data()), message.body.size()}}};
+  try {
+    return send_through_ring(frame);
+  } catch (...) {
+    ring_out_->wake_failed();
+    throw;
+  }
+}
+
 bool Channel::State::send(const Message& message, Patience patience) {
   check_sendable(message, options.message_bytes_max);
   const InUse use(*this);
@@ -311,6 +329,15 @@ bool Channel::State::send(const Message& message, Patience patience) {
 
   const bool small = may_share_ && outbox_.empty() && message.size() <= limits::ring_frame_bytes_max;
   if (small && small_frames_++ == limits::ring_after_frames) share_ring(patience);
+  bool may_use_ring = small && ring_out_;
+  if (may_use_ring && message.buffers.empty()) {
+    if (send_without_buffers(message)) {
+      sent.add(message);
+      if (tracing()) trace(Direction::sent, options.peer, message, begun);
+      return !has_unsent();  // part of a bell may be unsent
+    }
+    may_use_ring = false;  // the ring has been told that the frame comes through the socket
+  }
   Placement placement = place_buffers(message);
   FrameHead head;
   head.kind = message.kind;
@@ -334,7 +361,8 @@ bool Channel::State::send(const Message& message, Patience patience) {
 
   bool finished = false;
   try {
-    finished = outbox_.empty() && (send_through_ring(placement, outgoing) || write(outgoing, patience));
+    may_use_ring = may_use_ring && placement.announcement.empty() && placement.passed.empty();
+    finished = outbox_.empty() && ((may_use_ring && send_through_ring(outgoing.pieces)) || write(outgoing, patience));
   } catch (...) {
     if (!outgoing.begun)
       undo_placement(placement);

@@ -38,10 +38,23 @@ Channel::State::InUse::InUse(State& state) : state_(state) {
 
 Channel::State::InUse::~InUse() {
   WaitSet* const set = state_.wait.set;
-  if (set != nullptr && (state_.has_message() || state_.has_unsent())) set->mark_pending(state_);
+  // A channel whose reader is not woken by frames in the ring must be looked at once more before the set sleeps.
+  const bool watches = state_.ring_in_ && state_.ring_in_->watches();
+  if (watches && state_.polled_) state_.ring_in_->sleep();  // another thread has asked for the descriptor meanwhile
+  if (set != nullptr && (state_.has_message() || state_.has_unsent() || watches)) set->mark_pending(state_);
   if (state_.options.check_invariants) state_.check_invariants();
   MINIRAY_CHECK(state_.in_use_.load(std::memory_order_relaxed), state_.options.peer);
   state_.in_use_.store(false, std::memory_order_release);
+}
+
+// Between its calls, a channel usually leaves frames in the ring until the next call looks. Whoever waits for the
+// socket has to be woken by them. If another thread is in a call, that call asks for the wake-ups when it ends.
+int Channel::State::fileno() {
+  if (!polled_.exchange(true) && generation_ == process_generation() && !in_use_.exchange(true)) {
+    if (ring_in_) ring_in_->sleep();
+    in_use_.store(false);
+  }
+  return socket.get();
 }
 
 Channel::State::State(Fd connected, ChannelOptions given)

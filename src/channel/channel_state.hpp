@@ -53,6 +53,7 @@ class Channel::State {
   // Takes the socket out of a channel that was not used, to send it to another process; and puts it back.
   Fd take_socket();
   void restore_socket(Fd taken);
+  int fileno();
   [[nodiscard]] bool may_share() const { return may_share_; }
   [[nodiscard]] std::uint64_t arrived() const { return inbox_.arrived(); }
   [[nodiscard]] bool has_unsent() const { return !outbox_.empty() || (options.seal && options.seal->has_unsent()); }
@@ -132,8 +133,9 @@ class Channel::State {
   bool flush_outbox(Patience patience);
   void flush_if_possible();
   void share_ring(Patience patience);
-  bool send_through_ring(const Placement& placement, const Outgoing& outgoing);
-  [[nodiscard]] bool socket_is_there();
+  bool send_through_ring(std::span<const iovec> frame);
+  bool send_without_buffers(const Message& message);
+  [[nodiscard]] bool socket_is_there(std::int64_t now);
   void ring_bell();
   void wait_for_room();
   void close_broken();
@@ -148,14 +150,17 @@ class Channel::State {
   void read_rest();
   void require_room_for(Lane lane) const;
   bool absorb_ring();  // returns whether a frame was there
-  bool spin();         // returns whether something came
+  [[nodiscard]] bool leaves_frames_in_ring() const { return !polled_ && wait.set == nullptr; }
+  std::optional<Message> take_from_ring(const ReceiveOptions& asked);
+  bool ask_for_wake_ups();  // returns whether a frame was there
+  bool spin();              // returns whether something came
   void absorb(Frame frame);
+  Message hand_out(Message message);
   [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
   [[nodiscard]] Fd take_descriptor(const char* what);
   void wait_for_more(const Deadline& deadline);
   void notice_gone_peer();
   void require_front_fits(const ReceiveOptions& asked) const;
-  Message take_front(Lane lane);
   void interrupted();
   [[noreturn]] void fail_closed();
   [[noreturn]] void fail_ended(const char* operation) const;
@@ -163,6 +168,7 @@ class Channel::State {
   bool is_local_;   // a Unix-domain socket, which passes descriptors
   bool may_share_;  // is_local_, and options.shared_memory allows it
   std::atomic<bool> in_use_ = false;
+  std::atomic<bool> polled_ = false;  // others wait for the socket between calls, so that frames have to wake them
   std::uint64_t generation_;
   FrameReader reader_;
   std::vector<Fd> arrived_descriptors_;

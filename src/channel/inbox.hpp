@@ -18,12 +18,15 @@ class Inbox {
     count(message);
     lane_of(message).push_back({++arrived_, std::move(message)});
   }
+  /// Counts a message that a receiver got without waiting in the inbox.
+  void pass() { ++arrived_; }
   /// Puts a message in front of all others.
   void put_back(Message message) {
     count(message);
     lane_of(message).push_front({0, std::move(message)});
   }
   [[nodiscard]] bool empty(Lane lane) const { return queue(lane).empty(); }
+  [[nodiscard]] bool empty() const { return messages_.empty() && calls_.empty(); }
   [[nodiscard]] const Message& front(Lane lane) const { return queue(lane).front().message; }
   [[nodiscard]] Message take(Lane lane) {
     auto& from = const_cast<std::deque<Arrived>&>(queue(lane));

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.hpp"
-#include "base/clock.hpp"
 #include "miniray/error.hpp"
 
 namespace miniray {
@@ -19,16 +18,16 @@ std::uint64_t with_padding(std::uint64_t frame_bytes) {
 
 // copy_in() and copy_out() continue at the start of the ring when they reach its end.
 void copy_in(std::span<std::byte> ring, std::uint64_t position, const void* from, std::size_t bytes) {
-  MINIRAY_CHECK(bytes <= ring.size(), bytes, ring.size());
-  const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
+  MINIRAY_CHECK(bytes <= limits::ring_bytes, bytes);
+  const std::size_t begin = position % limits::ring_bytes, first = std::min(bytes, limits::ring_bytes - begin);
   std::memcpy(ring.data() + begin, from, first);
-  std::memcpy(ring.data(), static_cast<const std::byte*>(from) + first, bytes - first);
+  if (first < bytes) std::memcpy(ring.data(), static_cast<const std::byte*>(from) + first, bytes - first);
 }
 void copy_out(std::span<const std::byte> ring, std::uint64_t position, void* to, std::size_t bytes) {
-  MINIRAY_CHECK(bytes <= ring.size(), bytes, ring.size());
-  const std::size_t begin = position % ring.size(), first = std::min(bytes, ring.size() - begin);
+  MINIRAY_CHECK(bytes <= limits::ring_bytes, bytes);
+  const std::size_t begin = position % limits::ring_bytes, first = std::min(bytes, limits::ring_bytes - begin);
   std::memcpy(to, ring.data() + begin, first);
-  std::memcpy(static_cast<std::byte*>(to) + first, ring.data(), bytes - first);
+  if (first < bytes) std::memcpy(static_cast<std::byte*>(to) + first, ring.data(), bytes - first);
 }
 
 }  // namespace
@@ -44,12 +43,13 @@ std::optional<std::pair<RingWriter, Fd>> RingWriter::make() {
   }
 }
 
-std::uint64_t RingWriter::room() {
+// The reader writes to `read` with every frame, so that looking at it costs a cache miss: it is done only now and then.
+void RingWriter::look_at_reader(std::int64_t now) {
   const std::uint64_t read = head().read.load(std::memory_order_acquire);
-  if (read > written_ || written_ - read > limits::ring_bytes) return 0;  // the peer wrote nonsense: use the socket
-  if (read != seen_read_) sign_of_life_ns_ = put_ns_;                     // the reader was alive after the last put
+  if (read > written_ || read < seen_read_) return;  // the peer wrote nonsense: there is no more room than before
+  if (read != seen_read_) sign_of_life_ns_ = looked_ns_;
   seen_read_ = read;
-  return limits::ring_bytes - (written_ - read);
+  looked_ns_ = now;
 }
 
 // If the reader sleeps, sets `quiet` and returns true: the caller has to wake the reader, and later puts need not.
@@ -59,14 +59,16 @@ bool RingWriter::reader_sleeps() {
   return true;
 }
 
-RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const iovec> frame) {
+RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const iovec> frame, std::int64_t now) {
   RingRecord record{stream_bytes, 0};
   for (const iovec& piece : frame) record.frame_bytes += piece.iov_len;
   const std::uint64_t bytes = with_padding(record.frame_bytes);
-  if (record.frame_bytes > limits::ring_frame_bytes_max || bytes > room()) return Outcome::not_put;
-  put_ns_ = now_ns();
-  if (reader_sleeps() || put_ns_ - sign_of_life_ns_ > limits::ring_silence_ns) {
-    sign_of_life_ns_ = put_ns_;  // a send through the socket fails if the reader is gone
+  if (record.frame_bytes > limits::ring_frame_bytes_max) return Outcome::not_put;
+  // Two looks, of which the second sees a change, are less than the silence apart.
+  if (bytes > room() || now - looked_ns_ > limits::ring_silence_ns / 4) look_at_reader(now);
+  if (bytes > room()) return Outcome::not_put;
+  if (reader_sleeps() || now - sign_of_life_ns_ > limits::ring_silence_ns) {
+    sign_of_life_ns_ = now;  // a send through the socket fails if the reader is gone
     return Outcome::not_put;
   }
   // The record must not overwrite one that the reader has not taken.
@@ -115,6 +117,12 @@ std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
   MINIRAY_CHECK(read_ <= written, read_, written);
   head().read.store(read_, std::memory_order_release);
   return frame_;
+}
+
+bool RingReader::may_take(std::uint64_t stream_bytes) const {
+  RingRecord record;
+  copy_out(data(), read_, &record, sizeof(record));
+  return record.stream_bytes <= stream_bytes;
 }
 
 void RingReader::check_invariants() const {

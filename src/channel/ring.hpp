@@ -3,8 +3,8 @@
 //
 // Frames keep their order across ring and socket: each record in the ring says how many bytes the writer had sent
 // through the socket before it, and the reader takes the record once it has read as many. A reader sleeps until the
-// socket is readable, so the writer has to wake it with a frame through the socket (a bell). A reader that is awake
-// sets `quiet`, and needs no bell.
+// socket is readable, so the writer has to wake it with a frame through the socket (a bell). A reader that will look at
+// the ring before it sleeps sets `quiet`, and needs no bell.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ namespace miniray {
 struct RingHead {
   alignas(64) std::atomic<std::uint64_t> written;  ///< how many bytes were ever written
   alignas(64) std::atomic<std::uint64_t> read;     ///< how many of them were read
-  alignas(64) std::atomic<std::uint32_t> quiet;    ///< 1: the reader is awake, or a bell is on its way to it
+  alignas(
+      64) std::atomic<std::uint32_t> quiet;  ///< 1: the reader looks before it sleeps, or a bell is on its way to it
 };
 struct RingRecord {
   std::uint64_t stream_bytes = 0;  ///< how many bytes of the socket's stream come before this frame
@@ -57,19 +58,22 @@ class RingWriter : Ring {
     not_put,  ///< the caller must send the frame through the socket: there is no room in the ring, or the reader sleeps
               ///< and the socket wakes it, or the reader has been silent and the socket shows whether it still exists
   };
-  /// Puts a frame, which comes in pieces. `stream_bytes` is how many bytes the caller has written to the socket.
-  [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame);
+  /// Puts a frame, which comes in pieces. `stream_bytes` is how many bytes the caller has written to the socket, and
+  /// `now` is now_ns().
+  [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame, std::int64_t now);
   /// Tells the ring that the caller could not send what should have woken the reader.
   void wake_failed() { head().quiet.store(0); }
   void check_invariants() const;
 
  private:
   using Ring::Ring;
-  [[nodiscard]] std::uint64_t room();
+  void look_at_reader(std::int64_t now);
+  [[nodiscard]] std::uint64_t room() const { return limits::ring_bytes - (written_ - seen_read_); }
   [[nodiscard]] bool reader_sleeps();
 
   std::uint64_t written_ = 0, seen_read_ = 0;
-  std::int64_t put_ns_ = 0, sign_of_life_ns_ = 0;
+  std::int64_t looked_ns_ = 0;        // when this side looked at `read`
+  std::int64_t sign_of_life_ns_ = 0;  // the reader was alive after this, or a frame went through the socket then
 };
 
 /// The reader's side. The content of the ring is untrusted.
@@ -82,14 +86,26 @@ class RingReader : Ring {
   /// Returns the bytes of the next frame, if there is one and the caller has read as much of the socket's stream as it
   /// needs. They are valid until the next call. Throws ProtocolError.
   [[nodiscard]] std::optional<std::string_view> take(std::uint64_t stream_bytes);
+  /// Returns whether take() would return a frame, or throw. The ring must not be empty.
+  [[nodiscard]] bool may_take(std::uint64_t stream_bytes) const;
   /// Asks the writer for a bell with its next frame. empty() and take() see every frame from before this call.
-  void sleep() { head().quiet.store(0); }
-  /// Tells the writer that this side looks at the ring by itself and needs no bell.
-  void watch() { head().quiet.store(1, std::memory_order_relaxed); }
+  void sleep() {
+    watches_ = false;
+    head().quiet.store(0);
+  }
+  /// Tells the writer that this side will look at the ring, or call sleep(), before it sleeps, and needs no bell.
+  void watch() {
+    if (watches_) return;  // a store would take the cache line away from the writer
+    watches_ = true;
+    head().quiet.store(1, std::memory_order_relaxed);
+  }
+  /// Returns whether watch() was called after the last sleep().
+  [[nodiscard]] bool watches() const { return watches_; }
   void check_invariants() const;
 
  private:
   std::uint64_t read_ = 0;
+  bool watches_ = false;
   std::string frame_;  // a copy, because the peer could change the ring while the frame is parsed
 };
 

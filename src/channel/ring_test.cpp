@@ -6,6 +6,7 @@
 #include <array>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "miniray/miniray.hpp"
 #include "tests/wait_until.hpp"
 
@@ -22,7 +23,7 @@ struct Ends {
 
 bool put(RingWriter& writer, std::uint64_t after, std::string frame) {
   const iovec piece{frame.data(), frame.size()};
-  return writer.put(after, std::span(&piece, 1)) != RingWriter::Outcome::not_put;
+  return writer.put(after, std::span(&piece, 1), now_ns()) != RingWriter::Outcome::not_put;
 }
 
 Ends ring() {
@@ -93,11 +94,17 @@ TEST_CASE("a peer that writes nonsense into the ring is refused") {
   CHECK_THROWS_WITH_AS((void)ends.reader.take(0), doctest::Contains("a malformed record"), ProtocolError);
 }
 
-TEST_CASE("a reader that claims to have read more than was written gets no more frames") {
+TEST_CASE("a reader that claims to have read more than was written gets no more frames than the ring holds") {
   Ends ends = ring();
   const auto memory = system::Mapping(ends.memory.get(), ring_head_bytes + limits::ring_bytes);
-  reinterpret_cast<RingHead*>(memory.bytes().data())->read = 1000;
-  CHECK_FALSE(put(ends.writer, 0, "nothing"));
+  auto& read = reinterpret_cast<RingHead*>(memory.bytes().data())->read;
+  read = UINT64_MAX;
+  std::uint64_t frames = 0, refused = 0;
+  const std::string frame(1000, 'x');
+  for (int i = 0; i < 1000; ++i) ++(put(ends.writer, 0, frame) ? frames : refused);
+  CHECK(refused > 0);
+  CHECK(frames * frame.size() <= limits::ring_bytes);
+  ends.writer.check_invariants();
 }
 
 TEST_CASE("memory of another size is refused") {
@@ -151,6 +158,67 @@ TEST_CASE("a message in the ring wakes a receive, and a wait_any") {
   }
   here.send(Value());
   other.join();
+}
+
+// Sends and receives until both directions would go through the ring, and leaves the reader with its wake-ups off.
+void warm_up(Channel& from, Channel& to) {
+  for (int i = 0; i < 20; ++i) {
+    from.send(i);
+    REQUIRE(to.recv() == i);
+  }
+}
+
+TEST_CASE("a message after a receive wakes whoever waits for the descriptor") {
+  auto [here, there] = Channel::pair(checked_channel);
+  warm_up(here, there);
+  SUBCASE("which is asked for then") {}
+  SUBCASE("which was asked for before") {
+    (void)there.fileno();
+    warm_up(here, there);
+  }
+  SUBCASE("which is asked for after a receive that has found nothing") { CHECK_FALSE(there.try_receive()); }
+  pollfd readable{there.fileno(), POLLIN, 0};
+  here.send("come");
+  REQUIRE(poll(&readable, 1, 20'000) == 1);
+  CHECK(there.recv() == "come");
+}
+
+TEST_CASE("a wait_any sees a message that came after a receive") {
+  auto [here, there] = Channel::pair(checked_channel);
+  warm_up(here, there);
+  std::array<Channel*, 1> one{&there};
+  SUBCASE("without having seen the channel before") {}
+  SUBCASE("after it has seen a message that was put back, and did not look at the ring") {
+    here.send("back");
+    there.put_back(there.receive());
+    REQUIRE(wait_any(one, 20.0).size() == 1);
+    CHECK(there.recv() == "back");
+  }
+  here.send("come");
+  REQUIRE(wait_any(one, 0.5).size() == 1);
+  CHECK(there.recv() == "come");
+}
+
+TEST_CASE("calls, messages and drops keep their order and lanes if they are taken from the ring") {
+  auto [here, there] = Channel::pair(checked_channel);
+  warm_up(here, there);
+  Message call = encode(1), drop;
+  call.kind = Message::Kind::call;
+  call.head.number = 5;
+  drop.kind = Message::Kind::drop;
+  drop.head.number = 6;
+  const std::uint64_t before = there.arrived();
+  here.send(call);
+  here.send(drop);
+  here.send("a");
+  here.send("b");
+  CHECK(there.recv() == "a");
+  CHECK(there.was_dropped(6));
+  CHECK(there.receive({.lane = Lane::any}).head.number == 5);
+  CHECK_THROWS_AS((void)there.recv({.max_size = 0}), MessageTooLarge);
+  CHECK(there.receive({.lane = Lane::any}).kind == Message::Kind::message);
+  CHECK(there.arrived() == before + 3);
+  CHECK_FALSE(there.try_receive());
 }
 
 TEST_CASE("wait_any reports each of several messages that come at once") {

@@ -18,18 +18,25 @@ class Spin {
  public:
   explicit Spin(int budget_us) : most_ns_(budget_us * 1000LL), budget_ns_(most_ns_) {}
 
-  /// Calls attempt() until it returns true or the budget is spent. Returns whether attempt() returned true.
+  /// Calls look() often and attempt() now and then, until one of them returns true or the budget is spent. look()
+  /// should be cheap: no system call. Returns whether one of them returned true.
+  template <class Look, class Attempt>
+  bool until(Look look, Attempt attempt) {
+    if (budget_ns_ > 0 && looks_eagerly() && looks(eager_looks, look)) return came();
+    return until([&] { return looks(looks_per_yield, look) || attempt(); });
+  }
   template <class Attempt>
   bool until(Attempt attempt) {
     started_ns_ = most_ns_ > 0 ? now_ns() : 0;
     if (budget_ns_ == 0) return false;
+    std::int64_t now = started_ns_;
     do {
+      const std::int64_t before = now;
       system::yield();  // if no other core is free, the peer needs this one
-      if (attempt()) {
-        budget_ns_ = most_ns_;
-        return true;
-      }
-    } while (now_ns() - started_ns_ < budget_ns_);
+      if (now_ns() - before > others_ran_ns) crowded_ = crowded_waits;
+      if (attempt()) return came();
+      now = now_ns();
+    } while (now - started_ns_ < budget_ns_);
     return false;
   }
 
@@ -41,8 +48,29 @@ class Spin {
   }
 
  private:
+  // A yield is a system call, which takes longer than a message needs there and back. So the first looks come without
+  // one, unless a yield has lately let another process run: then this process shares its core.
+  static constexpr int eager_looks = 80, looks_per_yield = 20;
+  static constexpr std::int64_t others_ran_ns = 10'000;
+  static constexpr int crowded_waits = 64;
+
+  bool looks_eagerly() { return crowded_ == 0 || --crowded_ == 0; }
+  template <class Look>
+  static bool looks(int count, Look look) {
+    for (int i = 0; i < count; ++i) {
+      if (look()) return true;
+      system::pause();
+    }
+    return false;
+  }
+  bool came() {
+    budget_ns_ = most_ns_;
+    return true;
+  }
+
   std::int64_t most_ns_, budget_ns_;
   std::int64_t started_ns_ = 0;
+  int crowded_ = 0;  // this many waits begin with a yield
 };
 
 }  // namespace miniray
