@@ -164,29 +164,31 @@ bool Channel::State::absorb_ring() {
 }
 
 // Takes the next message without a detour through the inbox, and leaves the frames behind it in the ring. If others
-// wait for the socket, or the frame is not such a message, frames go to the inbox, and the function returns nothing.
-std::optional<Message> Channel::State::take_from_ring(const ReceiveOptions& asked) {
-  if (!ring_in_) return {};
+// wait for the socket, or the frame is not such a message, frames go to the inbox, and the function returns false.
+bool Channel::State::take_from_ring(const ReceiveOptions& asked, std::optional<Message>& message) {
+  if (!ring_in_) return false;
   if (!leaves_frames_in_ring() || asked.max_size || discards_ || !inbox_.empty()) {
     if (ring_in_->watches() || !ring_in_->empty()) absorb_ring();
-    return {};
+    return false;
   }
   try {
     const std::optional<std::string_view> bytes = ring_in_->take(absorbed_bytes_);
-    if (!bytes) return {};
-    Frame frame = parse_frame(*bytes, options.message_bytes_max);
-    const bool is_call = frame.head.kind == Message::Kind::call || frame.head.kind == Message::Kind::reply;
-    const bool is_wanted =
-        is_call ? asked.lane != Lane::messages : frame.head.kind == Message::Kind::message && asked.lane != Lane::calls;
-    if (is_wanted && frame.entries.empty()) {
-      inbox_.pass();
-      return Message{frame.head.kind, frame.head.codec, frame.call, std::move(frame.body), {}};
+    if (!bytes) return false;
+    if (parse_plain_message(*bytes, options.message_bytes_max, message)) {
+      const Lane lane = message->kind == Message::Kind::message ? Lane::messages : Lane::calls;
+      if (asked.lane == Lane::any || asked.lane == lane) {
+        inbox_.pass();
+        return true;
+      }
+      inbox_.add(std::move(*message));
+      message.reset();
+    } else {
+      absorb(parse_frame(*bytes, options.message_bytes_max));
     }
-    absorb(std::move(frame));
   } catch (...) {
     fail_broken();
   }
-  return {};
+  return false;
 }
 
 // Called before this side waits for the socket: receives and spins have turned the wake-ups off.
@@ -376,11 +378,10 @@ void Channel::State::require_front_fits(const ReceiveOptions& asked) const {
 }
 
 // A receive returns this message. Until the next one looks at the ring, frames there need not wake this side.
-Message Channel::State::hand_out(Message message) {
+void Channel::State::note_received(const Message& message) {
   if (ring_in_ && leaves_frames_in_ring()) ring_in_->watch();
   received.add(message);
   if (tracing()) trace(Direction::received, options.peer, message, trace_time());
-  return message;
 }
 
 std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Patience patience) {
@@ -392,8 +393,9 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
   // The peer may send to the other lane without end, so this side does not read until nothing is left.
   int reads = 0;
   const auto arrived = [&] { return reads++ < limits::late_reads_max && fill(system::Block::no); };
+  std::optional<Message> message;
   while (inbox_.empty(asked.lane)) {
-    if (std::optional<Message> message = take_from_ring(asked)) return hand_out(std::move(*message));
+    if (take_from_ring(asked, message)) break;
     if (!inbox_.empty(asked.lane)) break;
     require_room_for(asked.lane);
     if (reader_.holds_back()) require_front_fits(asked);
@@ -410,8 +412,12 @@ std::optional<Message> Channel::State::receive(const ReceiveOptions& asked, Pati
     wait_for_more(deadline);
     spin_.woke();
   }
-  require_front_fits(asked);
-  return hand_out(inbox_.take(asked.lane));
+  if (!message) {
+    require_front_fits(asked);
+    message = inbox_.take(asked.lane);
+  }
+  note_received(*message);
+  return message;
 }
 
 void Channel::State::pump() {

@@ -1,6 +1,7 @@
 // The sending half of a channel: frames are gathered from the caller's memory. The channel keeps the rest of a frame
 // that a call could not finish, so that the next frame begins where the peer expects it.
 #include <algorithm>
+#include <array>
 
 #include "base/check.hpp"
 #include "channel/channel_state.hpp"
@@ -302,11 +303,9 @@ void Channel::State::ring_bell() {
 // Most messages are small and without buffers, and need none of what send() does about those. Returns false if the
 // frame has to go through the socket.
 bool Channel::State::send_without_buffers(const Message& message) {
-  prefix_.clear();
-  append_frame_prefix(prefix_, {.kind = message.kind, .codec = message.codec, .body_bytes = message.body.size()},
-                      message.head, {});
-  const std::array<iovec, 2> frame{
-      {{prefix_.data(), prefix_.size()}, {const_cast<char*>(message.body.data()), message.body.size()}}};
+  const PlainPrefix prefix(message);
+  const std::array<iovec, 2> frame{{{const_cast<std::byte*>(prefix.bytes().data()), prefix.bytes().size()},
+                                    {const_cast<char*>(message.body.data()), message.body.size()}}};
   try {
     return send_through_ring(frame);
   } catch (...) {
@@ -321,7 +320,7 @@ bool Channel::State::send(const Message& message, Patience patience) {
   if (!socket.valid()) fail_ended("send");
   reader_.set_hold_above(UINT64_MAX);  // a send may have to read, even if the last receive had a max_size
   absorb_frames();
-  check_passed(message);
+  if (!message.buffers.empty()) check_passed(message);
   const timespec begun = tracing() ? trace_time() : timespec{};
   // The kernel takes few descriptors at once. If the outbox has as many, this send waits for it.
   const bool crowded = 2 * outbox_descriptors_.size() > limits::descriptors_per_message_max;

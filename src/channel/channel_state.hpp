@@ -151,11 +151,11 @@ class Channel::State {
   void require_room_for(Lane lane) const;
   bool absorb_ring();  // returns whether a frame was there
   [[nodiscard]] bool leaves_frames_in_ring() const { return !polled_ && wait.set == nullptr; }
-  std::optional<Message> take_from_ring(const ReceiveOptions& asked);
+  bool take_from_ring(const ReceiveOptions& asked, std::optional<Message>& message);
   bool ask_for_wake_ups();  // returns whether a frame was there
   bool spin();              // returns whether something came
   void absorb(Frame frame);
-  Message hand_out(Message message);
+  void note_received(const Message& message);
   [[nodiscard]] Buffer buffer_at(const BufferEntry& entry);
   [[nodiscard]] Fd take_descriptor(const char* what);
   void wait_for_more(const Deadline& deadline);

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t ring_memory_bytes = ring_head_bytes + limits::ring_bytes;
 
 std::uint64_t with_padding(std::uint64_t frame_bytes) {
-  constexpr std::uint64_t step = sizeof(RingRecord);
-  return sizeof(RingRecord) + (frame_bytes + step - 1) / step * step;
+  constexpr std::uint64_t step = ring_record_step;
+  return (sizeof(RingRecord) + frame_bytes + step - 1) / step * step;
 }
 
 // copy_in() and copy_out() continue at the start of the ring when they reach its end.
@@ -88,7 +88,7 @@ RingWriter::Outcome RingWriter::put(std::uint64_t stream_bytes, std::span<const 
 }
 
 void RingWriter::check_invariants() const {
-  MINIRAY_CHECK(written_ % sizeof(RingRecord) == 0, written_);
+  MINIRAY_CHECK(written_ % ring_record_step == 0, written_);
   MINIRAY_CHECK(seen_read_ <= written_ && written_ - seen_read_ <= limits::ring_bytes, seen_read_, written_);
 }
 
@@ -111,12 +111,12 @@ std::optional<std::string_view> RingReader::take(std::uint64_t stream_bytes) {
     throw ProtocolError("the peer wrote a malformed record into the ring (" + std::to_string(record.frame_bytes) +
                         " bytes, of " + std::to_string(written - read_) + ")");
   if (record.stream_bytes > stream_bytes) return {};
-  frame_.resize(record.frame_bytes);
-  copy_out(data(), read_ + sizeof(record), frame_.data(), frame_.size());
+  if (frame_.size() < record.frame_bytes) frame_.resize(record.frame_bytes);
+  copy_out(data(), read_ + sizeof(record), frame_.data(), record.frame_bytes);
   read_ += with_padding(record.frame_bytes);
   MINIRAY_CHECK(read_ <= written, read_, written);
   head().read.store(read_, std::memory_order_release);
-  return frame_;
+  return std::string_view(frame_).substr(0, record.frame_bytes);
 }
 
 bool RingReader::may_take(std::uint64_t stream_bytes) const {
@@ -126,7 +126,7 @@ bool RingReader::may_take(std::uint64_t stream_bytes) const {
 }
 
 void RingReader::check_invariants() const {
-  MINIRAY_CHECK(read_ % sizeof(RingRecord) == 0, read_);
+  MINIRAY_CHECK(read_ % ring_record_step == 0, read_);
   MINIRAY_CHECK(frame_.size() <= limits::ring_frame_bytes_max, frame_.size());
 }
 

@@ -22,8 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   reinterpret_cast<RingHead*>(peer.bytes().data())->written = written;
   try {
     while (const std::optional<std::string_view> bytes = reader.take(UINT64_MAX)) {
+      std::optional<Message> plain;
+      const bool is_plain = parse_plain_message(*bytes, limits::message_bytes_max, plain);
       const Frame frame = parse_frame(*bytes);
       if (frame.stream_bytes() != bytes->size()) __builtin_trap();
+      if (is_plain && (plain->body != frame.body || plain->kind != frame.head.kind || !frame.entries.empty()))
+        __builtin_trap();
     }
   } catch (const ProtocolError&) {
   } catch (const MessageTooLarge&) {

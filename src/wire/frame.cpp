@@ -91,6 +91,43 @@ Frame parse_frame(std::string_view bytes, std::uint64_t message_bytes_max) {
   return frame;
 }
 
+bool parse_plain_message(std::string_view bytes, std::uint64_t message_bytes_max, std::optional<Message>& message) {
+  FrameHead head;
+  if (bytes.size() < sizeof(head)) return false;
+  std::memcpy(&head, bytes.data(), sizeof(head));
+  bytes.remove_prefix(sizeof(head));
+  const bool is_call = head.kind == Message::Kind::call || head.kind == Message::Kind::reply;
+  if ((!is_call && head.kind != Message::Kind::message) || head.buffer_count > 0) return false;
+  check_head(head, message_bytes_max);
+  CallHead call;
+  if (is_call) {
+    FrameCallHead call_head;
+    if (bytes.size() < sizeof(call_head)) return false;
+    std::memcpy(&call_head, bytes.data(), sizeof(call_head));
+    bytes.remove_prefix(sizeof(call_head));
+    call = checked(call_head);
+  }
+  if (bytes.size() != head.body_bytes) return false;
+  Message& plain = message.emplace();
+  plain.kind = head.kind;
+  plain.codec = head.codec;
+  plain.head = call;
+  plain.body = bytes;
+  return true;
+}
+
+PlainPrefix::PlainPrefix(const Message& message) {
+  FrameHead head;
+  head.kind = message.kind;
+  head.codec = message.codec;
+  head.body_bytes = message.body.size();
+  std::memcpy(bytes_.data(), &head, sizeof(head));
+  if (!has_call_head(message.kind)) return;
+  const FrameCallHead call_head{message.head.number, message.head.time_ns, message.head.verb};
+  std::memcpy(bytes_.data() + size_, &call_head, sizeof(call_head));
+  size_ += sizeof(call_head);
+}
+
 // Smaller buffers come from the heap, whole: they are allocated one at a time, when their bytes come.
 bool FrameReader::arrives_in_pages(const BufferEntry& entry) {
   return entry.bytes >= limits::recycled_buffer_bytes_min;

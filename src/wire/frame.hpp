@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -66,6 +67,21 @@ struct Frame {
 /// Parses a complete small frame. Throws ProtocolError if the bytes are anything else, MessageTooLarge if the frame
 /// announces more than the limits.
 [[nodiscard]] Frame parse_frame(std::string_view bytes, std::uint64_t message_bytes_max = limits::message_bytes_max);
+
+/// Parses a complete frame into `message` if it is a message, call or reply without buffers, as most frames are.
+/// Returns false if it is anything else, which parse_frame() parses. Throws as parse_frame() does.
+[[nodiscard]] bool parse_plain_message(std::string_view bytes, std::uint64_t message_bytes_max,
+                                       std::optional<Message>& message);
+/// The reverse: the head and the call head (if the kind has one) of a frame without buffers.
+class PlainPrefix {
+ public:
+  explicit PlainPrefix(const Message& message);
+  [[nodiscard]] std::span<const std::byte> bytes() const { return std::span(bytes_).first(size_); }
+
+ private:
+  std::array<std::byte, sizeof(FrameHead) + sizeof(FrameCallHead)> bytes_;
+  std::size_t size_ = sizeof(FrameHead);
+};
 
 /// Parses frames from a stream that arrives in pieces of any size. The caller reads into room() and calls commit(); the
 /// bytes of large bodies and buffers go directly to their final place. Every size is checked against the limits before

@@ -88,6 +88,30 @@ TEST_CASE("a call's head comes before its table, and is checked") {
   CHECK_THROWS_AS((void)parse_frame(bytes), ProtocolError);
 }
 
+TEST_CASE("a frame without buffers is parsed and written at once as it is piece by piece") {
+  for (const Message::Kind kind : {Message::Kind::message, Message::Kind::call, Message::Kind::reply}) {
+    const Message sent{kind, Codec::json, {-5, 77, 2}, "[1,2]", {}};
+    std::string bytes;
+    append_frame_prefix(bytes, {.kind = kind, .codec = Codec::json, .body_bytes = 5}, sent.head, {});
+    const PlainPrefix prefix(sent);
+    CHECK(bytes == std::string_view(reinterpret_cast<const char*>(prefix.bytes().data()), prefix.bytes().size()));
+    bytes += sent.body;
+    std::optional<Message> got;
+    REQUIRE(parse_plain_message(bytes, 1000, got));
+    CHECK((got->kind == kind && got->codec == Codec::json && got->body == sent.body));
+    CHECK(got->head.number == (has_call_head(kind) ? -5 : 0));
+    CHECK_FALSE(parse_plain_message(bytes.substr(0, bytes.size() - 1), 1000, got));
+    CHECK_FALSE(parse_plain_message(bytes + "x", 1000, got));
+    CHECK_FALSE(parse_plain_message(bytes.substr(0, 20), 1000, got));
+    CHECK_THROWS_AS((void)parse_plain_message(bytes, 4, got), MessageTooLarge);
+    bytes[0] = 'X';
+    CHECK_THROWS_AS((void)parse_plain_message(bytes, 1000, got), ProtocolError);
+  }
+  std::optional<Message> got;
+  CHECK_FALSE(parse_plain_message(frame({.kind = Message::Kind::bell}, {}, ""), 1000, got));
+  CHECK_FALSE(parse_plain_message(frame({.kind = Message::Kind::end}, {}, ""), 1000, got));
+}
+
 TEST_CASE("frames are parsed from pieces of any size") {
   FrameHead head;
   head.buffer_count = 2;

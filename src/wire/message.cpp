@@ -22,7 +22,8 @@ Codec parse_codec(std::string_view name) {
 Message encode(const Value& value, Codec codec) {
   Message message;
   message.codec = codec;
-  message.body.reserve(limits::body_bytes_expected);
+  // The body of a scalar fits into the string object itself.
+  if (value.kind() >= Value::Kind::string) message.body.reserve(limits::body_bytes_expected);
   try {
     if (codec == Codec::json) {
       JsonWriter writer(message);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "miniray/error.hpp"
 
@@ -36,6 +37,32 @@ TEST_CASE("MessagePack bodies are those of docs/wire_format.md") {
   CHECK(encode(Array::zeros<float>({2})).body ==
         std::string("\xc7\x0a\x01\x00\x0b\x02\x00\x00\x00\x00\x00\x00\x00", 13));
   CHECK(encode(Bytes{std::string(5000, 'x')}).body == std::string("\xc7\x00\x02", 3));
+}
+
+TEST_CASE("a MessagePack body that is one scalar is read as the same scalar in a list is") {
+  const auto same = [](const std::string& body) {
+    const auto read = [](const std::string& bytes) -> std::optional<Value> {
+      try {
+        return from_msgpack(bytes);
+      } catch (const ProtocolError&) {
+        return {};
+      }
+    };
+    const std::optional<Value> alone = read(body), listed = read("\x91" + body);
+    REQUIRE(alone.has_value() == listed.has_value());
+    if (alone) CHECK((alone->kind() == listed->at(0).kind() && *alone == listed->at(0)));
+  };
+  for (const std::size_t size : {1, 2, 3, 4, 5, 6, 8, 9, 10})
+    for (int first = 0; first < 256; ++first)
+      for (const char rest : {'\0', '\1', '\x7f', '\x80', '\xfe'}) {
+        std::string body(size, rest);
+        body[0] = static_cast<char>(first);
+        same(body);
+      }
+  CHECK(from_msgpack("\xcd\x01\x02") == 258);
+  for (const Value& value : {Value(-1), Value(127), Value(128), Value(1 << 20), Value(INT64_MIN), Value(UINT64_MAX),
+                             Value(0.5), Value(true), Value()})
+    CHECK((decode(encode(value)).kind() == value.kind() && decode(encode(value)) == value));
 }
 
 TEST_CASE("malformed bodies are refused with the reason") {

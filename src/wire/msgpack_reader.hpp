@@ -77,9 +77,44 @@ class MsgpackVisitor : public msgpack::null_visitor {
   bool in_key_ = false;
 };
 
+/// Reads a body that is one number, truth value or null: the library allocates memory before it looks at a body.
+/// Returns false, and gives the sink nothing, if the body is something else.
+template <class Sink>
+bool read_msgpack_scalar(std::string_view body, MsgpackVisitor<Sink>& visitor) {
+  if (body.empty()) return false;
+  const auto first = static_cast<std::uint8_t>(body[0]);
+  const auto number = [&]<class T>(T) {
+    T big_endian;
+    std::memcpy(&big_endian, body.data() + 1, sizeof(T));
+    if constexpr (sizeof(T) == 2) return __builtin_bswap16(big_endian);
+    if constexpr (sizeof(T) == 4) return __builtin_bswap32(big_endian);
+    if constexpr (sizeof(T) == 8) return __builtin_bswap64(big_endian);
+    return big_endian;
+  };
+  switch (body.size()) {
+    case 1:
+      if (first <= 0x7f) return visitor.visit_positive_integer(first);
+      if (first >= 0xe0) return visitor.visit_negative_integer(static_cast<std::int8_t>(first));
+      if (first == 0xc0) return visitor.visit_nil();
+      return (first == 0xc2 || first == 0xc3) && visitor.visit_boolean(first == 0xc3);
+    case 2:
+      return first == 0xcc && visitor.visit_positive_integer(number(std::uint8_t{}));
+    case 3:
+      return first == 0xcd && visitor.visit_positive_integer(number(std::uint16_t{}));
+    case 5:
+      return first == 0xce && visitor.visit_positive_integer(number(std::uint32_t{}));
+    case 9:
+      if (first == 0xcf) return visitor.visit_positive_integer(number(std::uint64_t{}));
+      return first == 0xcb && visitor.visit_float64(std::bit_cast<double>(number(std::uint64_t{})));
+    default:
+      return false;
+  }
+}
+
 template <class Sink>
 void read_msgpack(std::string_view body, Sink& sink) {
   MsgpackVisitor<Sink> visitor(sink);
+  if (read_msgpack_scalar(body, visitor)) return;
   std::size_t offset = 0;
   if (!msgpack::parse(body.data(), body.size(), offset, visitor) || offset != body.size())
     throw ProtocolError("a message's MessagePack body is not one value: it has " + std::to_string(body.size()) +
