@@ -1,3 +1,4 @@
+// How a fuzzer takes numbers and bytes from its input.
 #pragma once
 
 #include <cstddef>
