@@ -1,3 +1,4 @@
+// What fuzzers read their input with. It is no part of the library.
 #pragma once
 
 #include <cstddef>
