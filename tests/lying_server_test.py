@@ -4,20 +4,24 @@ coordinator with the key that floods a server keeps no other coordinator waiting
 from __future__ import annotations
 
 import json
+import random
 import secrets
 import socket
 import struct
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import adversary
 import pytest
 from hostile import MESSAGE, frame
 from json_client import JsonClient
 from lying_server import lying_server
+from waiting import until
 
 import miniray
-from miniray import RemoteWorker
+from miniray import Pool, RemoteWorker, Worker
 
 PATIENCE_S = 60
 CERTIFICATE = {
@@ -159,3 +163,80 @@ def test_a_coordinator_that_floods_a_server_keeps_nobody_waiting(start_server: A
         thread.join(PATIENCE_S)
         for each in [flooder, *others]:
             each.close()
+
+
+def oddly(chance: random.Random, right: Any, body: Any = None) -> bytes:
+    """The frame of a message that is right, or of another form, or mutated, or cut short."""
+    form = chance.randrange(5)
+    data = bytearray(right)
+    if form == 1:
+        entries = [(chance.choice([0, 8, 1 << 40]), chance.choice([0, 1, 1 << 61, 1 << 63]))] * chance.randint(0, 2)
+        data = bytearray(frame(chance.randrange(12), chance.choice([*adversary.BODIES, body]), entries=entries))
+    elif form == 2:
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+    elif form == 3:
+        del data[chance.randrange(len(data)) :]
+    return bytes(data)
+
+
+def supplies(chance: random.Random, pid: int) -> bytes:
+    numbers = [chance.choice([0, 1, 2, -1, 1 << 63, "one"]) for _ in range(chance.randint(0, 3))]
+    sizes = [chance.choice([0, 1, 100_000]) for _ in range(chance.choice([len(numbers), len(numbers), 1]))]
+    body = {
+        "numbers": numbers,
+        "workers": [chance.choice([pid, 1, -1, "me"]) for _ in range(chance.randint(0, 2))],
+        "buffers": [{"$array": ["array", "uint8", size]} for size in sizes],
+    }
+    return frame(MESSAGE, body, entries=[(size, 0) for size in sizes], buffers=bytes(sum(sizes)))
+
+
+def test_whatever_comes_over_links_the_server_serves_on(start_server: Any) -> None:
+    server = start_server()
+    descriptors = Path(f"/proc/{server.process.pid}/fd")
+    with server.connect("work_functions.echo") as worker:
+        worker.send(1)
+        assert worker.recv(timeout=PATIENCE_S) == 1
+        before = len(list(descriptors.iterdir()))
+        for seed in adversary.seeds(60):
+            chance = random.Random(seed)
+            with asking(server, kind="link") as link, suppress(OSError):
+                for _ in range(chance.randint(1, 8)):
+                    link.sendall(oddly(chance, supplies(chance, worker.pid)))
+            assert server.serves(), seed
+        worker.send(2)
+        assert worker.recv(timeout=PATIENCE_S) == 2
+    until(lambda: len(list(descriptors.iterdir())) <= before)
+
+
+def test_whatever_a_server_says_its_workers_are_lost_at_worst() -> None:
+    for seed in adversary.seeds(60):
+        chance = random.Random(seed)
+        news = [
+            oddly(chance, frame(MESSAGE, chance.choice([CERTIFICATE, {"doing": "x"}])))
+            for _ in range(chance.randint(0, 3))
+        ]
+        said = [oddly(chance, frame(MESSAGE, 1)) for _ in range(chance.randint(0, 3))]
+
+        def saying(pieces: list[bytes]) -> Any:
+            return lambda connection: [connection.sendall(piece) for piece in pieces]
+
+        with lying_server(data=saying(said), control=saying(news)) as server:
+            worker = connect(server)
+            for _ in range(5):
+                try:
+                    worker.recv(timeout=PATIENCE_S)
+                except TimeoutError:
+                    raise AssertionError(f"nothing tells of the end; seed {seed}") from None
+                except (miniray.MiniRayError, OSError, EOFError):
+                    break
+            worker.kill()
+            worker.close()
+
+
+def test_a_pool_goes_on_beside_a_member_whose_server_floods() -> None:
+    """The pool's one thread reads the news of all servers."""
+    with lying_server(control=flooding(frame(MESSAGE, {"doing": "x"}) * 4000)) as server:
+        with Pool([connect(server), Worker(start="spawn")]) as pool:
+            futures = [pool.options(retries=3).submit(abs, -number) for number in range(6)]
+            assert [future.result(PATIENCE_S) for future in futures] == list(range(6))
