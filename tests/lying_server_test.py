@@ -236,7 +236,9 @@ def test_whatever_a_server_says_its_workers_are_lost_at_worst() -> None:
 
 def test_a_pool_goes_on_beside_a_member_whose_server_floods() -> None:
     """The pool's one thread reads the news of all servers."""
-    with lying_server(control=flooding(frame(MESSAGE, {"doing": "x"}) * 4000)) as server:
-        with Pool([connect(server), Worker(start="spawn")]) as pool:
-            futures = [pool.options(retries=3).submit(abs, -number) for number in range(6)]
-            assert [future.result(PATIENCE_S) for future in futures] == list(range(6))
+    with (
+        lying_server(control=flooding(frame(MESSAGE, {"doing": "x"}) * 4000)) as server,
+        Pool([connect(server), Worker(start="spawn")]) as pool,
+    ):
+        futures = [pool.options(retries=3).submit(abs, -number) for number in range(6)]
+        assert [future.result(PATIENCE_S) for future in futures] == list(range(6))
