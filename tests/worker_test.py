@@ -249,7 +249,7 @@ def test_two_threads_in_one_worker_are_refused(tmp_path: Path) -> None:
         assert answers == [None]
 
 
-def test_a_worker_imports_what_calls_need_only_when_it_is_called() -> None:
+def test_a_worker_imports_what_calls_need_only_when_it_is_called(tmp_path: Path) -> None:
     source = """
     import sys
     from miniray import Worker
@@ -259,4 +259,4 @@ def test_a_worker_imports_what_calls_need_only_when_it_is_called() -> None:
     with Worker(work) as worker:
         print(worker.recv(), worker.call_remote("math.sqrt", 4))
     """
-    assert run_script(source).stdout == "[] 2.0\n"
+    assert run_script(tmp_path, source) == "[] 2.0\n"

@@ -1,4 +1,4 @@
-// What fuzzers read their input with. It is no part of the library.
+// How a fuzzer takes numbers and bytes from its input.
 #pragma once
 
 #include <cstddef>
