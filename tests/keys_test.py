@@ -158,7 +158,7 @@ def test_a_server_in_a_program_wipes_the_key_of_the_environment_in_its_workers_o
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_pool_s_key_is_in_no_message_and_in_no_worker(tmp_path: Path, start: str) -> None:
     script = """
-        import gc, json, os, socket, sys
+        import gc, json, os, socket, sys, time
         from miniray import Pool
         from miniray._pool_workers import LocalWorkers
         import memory_work
@@ -178,9 +178,12 @@ def test_a_pool_s_key_is_in_no_message_and_in_no_worker(tmp_path: Path, start: s
                 pool.submit(dump, sys.argv[1]).result()
                 [source] = [each for each in gc.get_objects() if isinstance(each, LocalWorkers)]
                 first = key_of(source)
-                source._server.kill()
-                pool.submit(os.kill, os.getpid(), 0)
-                source._make_server("spawn").close()
+                old = source._server
+                old.kill()  # its workers end with it, and the pool makes another server
+                deadline = time.monotonic() + 60
+                while source._server is old:
+                    assert time.monotonic() < deadline, "the pool makes no other server"
+                    time.sleep(0.01)
                 print(json.dumps([first, key_of(source)]))
     """
     trace = tmp_path / "trace"

@@ -284,7 +284,8 @@ ANYTHING = """
     from miniray import Cluster, NodeConfig
 
     if __name__ == "__main__":
-        liars = [NodeConfig("localhost", 1, base_port=0, python_bin=os.environ["LIAR"]) for _ in range(int(sys.argv[2]))]
+        liar = NodeConfig("localhost", 1, base_port=0, python_bin=os.environ["LIAR"])
+        liars = [liar] * int(sys.argv[2])
         with Cluster([NodeConfig("localhost", 2, base_port=0), *liars], output=sys.argv[1]) as cluster:
             for worker in cluster.start("work.printing", nodes=[0]):
                 worker.send("the end")
@@ -332,7 +333,8 @@ def lie():
     elif kind == 8:
         os.write(2, chance.randbytes(size))
     else:
-        say(chance.choice((b">", b"!")) + label() + b" " + chance.randbytes(min(size, 100)).replace(b"\\n", b"") + b"\\n")
+        text = chance.randbytes(min(size, 100)).replace(b"\\n", b"")
+        say(chance.choice((b">", b"!")) + label() + b" " + text + b"\\n")
 def on(line):
     say(line)
     while line.startswith(b"miniray-ready"):

@@ -200,7 +200,7 @@ class Colour(enum.IntEnum):
         (square, "the function square can only be sent as a pickle, which pickle=False forbids: pass its name"),
         (2**64, "an int can only be sent as a pickle, which pickle=False forbids: send it as a str"),
         (Colour.RED, "a Colour can only be sent as a pickle, which pickle=False forbids: send it.value"),
-        (numpy.array(["x"]), "an array of <U1 can only be sent as a pickle, which pickle=False forbids: convert it to a"),
+        (numpy.array(["x"]), "an array of <U1 can only be sent as a pickle, which pickle=False forbids: convert it to"),
         (numpy.float32(1), "a float32 can only be sent as a pickle, which pickle=False forbids: send it.item()"),
     ],
 )

@@ -27,7 +27,8 @@ class Cut(EOFError):
 
 class Direction:
     def __init__(self, session: bytes, label: bytes) -> None:
-        self.cipher = AESGCM(HKDFExpand(SHA256(), 32, label).derive(session))
+        self.key = HKDFExpand(SHA256(), 32, label).derive(session)
+        self.cipher = AESGCM(self.key)
         self.number = 0
 
     def nonce(self) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import select
 import socket
 import struct
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +85,28 @@ def test_a_record_that_is_not_the_next_one_ends_the_worker(sealing_server: Any) 
         assert all(kind != 0 for kind in frames)  # the worker has received nothing that it could send back
         close(client)
     assert sealing_server.connect("work_functions.echo", encrypt=True).close() is None
+
+
+def test_a_worker_finds_the_keys_of_no_other_connection(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """A worker's process has a copy of its server's memory, and could speak for the others with their keys."""
+    server = start_server("--work-fn", "memory_work.dump", "--encrypt")
+    others = []
+    for request in ({"token": "one"}, {"token": "one", "kind": "control"}, {"token": "two"}, {"kind": "link"}):
+        others.append(connected(server))
+        others[-1].prove(bytes.fromhex(server.key))
+        text = json.dumps(request).encode()
+        others[-1].stream.write(struct.pack("<I", len(text)) + text)
+        others[-1].stream.flush()
+    assert all(other.stream.read(2) for other in others if other is not others[2])  # half a worker gets no answer yet
+    with server.connect(encrypt=True) as worker:
+        worker.send(str(tmp_path / "memory"))
+        worker.recv(timeout=PATIENCE_S)
+    keys = [direction.key for other in others for direction in (other.stream.sending, other.stream.receiving)]
+    content = (tmp_path / "memory").read_bytes()
+    assert len(content) > 1 << 20
+    assert [number for number, key in enumerate(keys) if key in content] == []
+    for other in others:
+        close(other)
 
 
 def ending(connection: socket.socket) -> bytes:
@@ -223,14 +248,34 @@ def test_a_message_that_comes_with_the_server_s_answer_shows_at_fileno(
 
 
 @pytest.mark.parametrize("from_client", [True, False], ids=["to the worker", "to the coordinator"])
-@pytest.mark.parametrize("what", ["changed", "injected", "repeated"])
+@pytest.mark.parametrize("what", ["changed", "injected", "repeated", "reflected", "swapped", "ended"])
 def test_what_an_attacker_puts_into_the_stream_is_never_received(
     proxy_to: Callable[..., Any], what: str, from_client: bool
 ) -> None:
     proxy, server = proxy_to("--encrypt")
-    with RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=True) as worker:
+    noted = {True: b"", False: b""}  # by whether the client said it
+
+    def note(said: bytes, client_said: bool) -> bytes:
+        noted[client_said] = said
+        return said
+
+    def connect() -> Any:
+        worker = RemoteWorker("127.0.0.1", proxy.port, "work_functions.echo", key=server.key, encrypt=True)
+        proxy.change = note
         worker.send(1)
         assert worker.recv(timeout=PATIENCE_S) == 1
+        proxy.change = None
+        return worker
+
+    with connect():
+        of_another_connection = noted[from_client]
+    with connect() as worker:
+        instead = {
+            "injected": struct.pack("<2sBBIQ", b"MR", 0, 1, 0, 1) + b"7",
+            "reflected": noted[not from_client],
+            "swapped": of_another_connection,
+            "ended": struct.pack("<I", sealed_client.LAST) + bytes(16),
+        }
 
         def change(said: bytes, client_said: bool) -> bytes:
             if client_said != from_client:
@@ -239,13 +284,13 @@ def test_what_an_attacker_puts_into_the_stream_is_never_received(
                 return said[:-1] + bytes([said[-1] ^ 1])
             if what == "repeated":
                 return said + said
-            frame = struct.pack("<2sBBIQ", b"MR", 0, 1, 0, 1) + b"7"
-            return frame + said
+            return instead[what] + said
 
         proxy.change = change
         received: list[Any] = []
-        with pytest.raises((EOFError, ConnectionError)):
+        with pytest.raises((EOFError, ConnectionError)) as raised:
             echo_twice(worker, received)
+        assert re.search("on its way|impossible size", str(raised.value))  # the cause, also if the worker found it
         assert received in ([], ["the truth"])  # what was true may arrive before what was added
         proxy.change = None
     assert server.connect("work_functions.echo", encrypt=True).close() is None

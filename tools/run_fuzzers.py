@@ -53,7 +53,8 @@ class Run:
     def executed(self) -> int:
         """How many inputs it has executed: all of them if it has ended, else those that it last spoke of."""
         log = self.log.read_text(errors="replace")
-        numbers = re.findall(r"^stat::number_of_executed_units: (\d+)", log, re.M) or re.findall(r"^#(\d+)\t", log, re.M)
+        in_the_end = re.findall(r"^stat::number_of_executed_units: (\d+)", log, re.M)
+        numbers = in_the_end or re.findall(r"^#(\d+)\t", log, re.M)
         return int(numbers[-1]) if numbers else 0
 
 

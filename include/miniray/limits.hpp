@@ -143,6 +143,12 @@ inline constexpr int busy_turn_ms = 50;
 inline constexpr std::size_t connects_at_once = 60;
 inline constexpr std::size_t request_bytes_max = 1 * mib;
 inline constexpr std::size_t refusal_bytes_max = 16 * kib;
+// The largest message on a control connection, of which a death certificate is the largest that is ever sent. Who sends
+// more than control_turn_bytes_max at once, counted as an inbox counts, sends without end, and is dropped.
+inline constexpr std::uint64_t control_message_bytes_max = 2 * mib;
+inline constexpr std::uint64_t control_turn_bytes_max = 16 * mib;
+// A server takes so many messages of a link before it serves the others.
+inline constexpr int supplies_per_turn = 64;
 // A server reads a worker's output in pieces of this size, and at most output_last_reads_max of them after the worker
 // has ended. It passes a longer line on in pieces.
 inline constexpr std::size_t output_read_bytes = 64 * kib;

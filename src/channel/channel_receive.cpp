@@ -35,11 +35,11 @@ void Channel::State::close_broken() {
 void Channel::State::fail_broken() {
   const std::string announced = std::to_string(reader_.announced_bytes());
   close_broken();
-  constexpr std::string_view the_peer = "the peer ";
+  constexpr std::string_view the_peer = "the peer";
   const auto named = [&](const Error& error) {
     const std::string text = error.what();
     const bool names_it = options.peer != ChannelOptions{}.peer && text.starts_with(the_peer);
-    return names_it ? options.peer + " " + text.substr(the_peer.size()) : text;
+    return names_it ? options.peer + text.substr(the_peer.size()) : text;
   };
   try {
     throw;
@@ -62,8 +62,7 @@ system::Transfer Channel::State::read_once(system::Block block) {
     return miniray::receive(socket.get(), options.seal.get(), reader_.room(), block,
                             is_local_ ? &arrived_descriptors_ : nullptr);
   } catch (const Error&) {
-    close_broken();
-    throw;
+    fail_broken();
   }
 }
 

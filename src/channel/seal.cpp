@@ -148,7 +148,8 @@ std::optional<Seal::Record> Seal::next_record() const {
   const Record record{announced & ~last_record, (announced & last_record) != 0};
   if (ended_) throw ProtocolError("the peer sent bytes behind the end of a sealed stream");
   if (record.bytes > limits::sealed_record_bytes || (record.bytes == 0) != record.last)
-    throw ProtocolError("a sealed stream has a record of an impossible size: somebody has changed it on its way");
+    throw ProtocolError(
+        "the peer's sealed stream has a record of an impossible size: somebody has changed it on its way");
   if (in_.size() < record_head_bytes + record.bytes + Cipher::tag_bytes) return std::nullopt;
   return record;
 }
@@ -172,7 +173,8 @@ std::size_t Seal::read(std::span<std::byte> to) {
     Cipher& cipher = receiving_.cipher();
     if (!cipher.open(receiving_.take_nonce(), head, sealed, fits ? to.data() : sealed.data()))
       throw ProtocolError(
-          "a sealed record is not the peer's next one: on its way, somebody has changed, repeated, reordered or "
+          "the peer's sealed stream has a record that is not the peer's next one: on its way, somebody has changed, "
+          "repeated, reordered or "
           "removed what the peer sent. Is there a faulty or hostile device on the network path?");
     in_.begin += record_head_bytes + sealed.size();
     ended_ = record->last;

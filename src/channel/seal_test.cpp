@@ -343,6 +343,7 @@ struct SealedChannels {
     const SecretBlock a = secret_of(std::string(32, 'a')), b = secret_of(std::string(32, 'b'));
     ChannelOptions options;
     options.check_invariants = true;
+    options.peer = "the other end";
     options.inbox_bytes_max = inbox_bytes_max;
     options.seal = std::make_shared<Seal>(a, b);
     here.emplace(one, options);
@@ -430,7 +431,9 @@ TEST_CASE("bytes that an attacker puts into a sealed stream end the channel, and
   const std::string injected = std::string("\x05\0\0\0", 4) + std::string(5 + 16, 'x');
   REQUIRE(::send(ends.here->fileno(), injected.data(), injected.size(), 0) == static_cast<ssize_t>(injected.size()));
   ends.here->send(Value("after"));
-  CHECK_THROWS_WITH_AS((void)ends.there->recv(), doctest::Contains("not the peer's next one"), ProtocolError);
+  CHECK_THROWS_WITH_AS((void)ends.there->recv(),
+                       doctest::Contains("the other end's sealed stream has a record that is not the peer's next one"),
+                       ProtocolError);
   CHECK_THROWS_AS((void)ends.there->recv(), EndOfStream);
 }
 

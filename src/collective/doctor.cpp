@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/check.hpp"
+#include "base/shown_text.hpp"
 #include "cluster/node_plan.hpp"
 #include "cluster/probe.hpp"
 #include "collective/examination.hpp"
@@ -200,7 +201,7 @@ std::string CheckReport::text() const {
   text += "\n" + std::to_string(count) + (count == 1 ? " node: " : " nodes: ") +
           (problems == 0 ? "no problem" : std::to_string(problems) + (problems == 1 ? " problem" : " problems")) +
           (warnings == 0 ? "" : ", " + std::to_string(warnings) + (warnings == 1 ? " warning" : " warnings")) + "\n";
-  return text;
+  return shown(text, Colours::escape);  // nodes have said some of it, and a terminal would obey it
 }
 
 Value CheckReport::value() const {

@@ -30,6 +30,17 @@ TEST_CASE("a port that is taken is a problem, and its process is named") {
   CHECK(report.text().find("problem (port), localhost: the port ") != std::string::npos);
 }
 
+TEST_CASE("a report of nodes that lie has no control characters for the terminal") {
+  CheckReport report;
+  report.findings.push_back({.severity = Finding::Severity::warning,
+                             .node = "node",
+                             .check = "name",
+                             .what = "\x1b]0;title\x07",
+                             .cure = "\x1b[2J"});
+  CHECK(report.text().find('\x1b') == std::string::npos);
+  CHECK(report.text().find("\\x1b]0;title\\x07\n  -> \\x1b[2J\n") != std::string::npos);
+}
+
 TEST_CASE("arguments that are not valid are refused") {
   CHECK_THROWS_AS((void)check(std::vector<NodeConfig>{}), UsageError);
   CHECK_THROWS_AS((void)check({{"localhost"}}, {}, {.ports = {0}}), UsageError);

@@ -187,9 +187,25 @@ void Connector::advance_or_throw() {
     input_.clear();
   }
   if (!receive(input_, answer_bytes_)) return;
-  answer_ = read_json_text(input_);
-  if (const Value* refused = answer_->find("refused"))
-    throw Refused("the server at " + where_ + " refused: " + shown(refused->string(), Colours::escape));
+  read_answer();
+}
+
+// A server may have been taken over. What it answers is checked here, where the error names the server.
+void Connector::read_answer() {
+  std::string refused;
+  try {
+    Value answer = read_json_text(input_);
+    if (const Value* why = answer.find("refused"))
+      refused = "the server at " + where_ + " refused: " + shown(why->string(), Colours::escape);
+    else if (const std::int64_t pid = kind_ == Request::Kind::worker ? answer["pid"].integer() : 1;
+             pid <= 0 || pid > INT32_MAX)  // kill(-1) would end all processes of the user
+      throw ProtocolError("a process has no number " + std::to_string(pid));
+    answer_ = std::move(answer);
+  } catch (const Error& error) {
+    throw ProtocolError("the answer from " + where_ + " makes no sense: " + in_quotes(input_) + " (" + error.what() +
+                        ")");
+  }
+  if (!refused.empty()) throw Refused(refused);
 }
 
 SealedSocket Connector::take_socket() {

@@ -53,6 +53,7 @@ class Connector {
  private:
   enum class Step : std::uint8_t { connecting, proving, asking };
   void advance_or_throw();
+  void read_answer();
   void try_next_address();
   [[nodiscard]] std::string closed_text() const;
   void connected();

@@ -104,7 +104,9 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
 void HostedWorker::control_ready() {
   MINIRAY_CHECK(control_, number_);
   try {
+    ControlTurn turn;
     while (const std::optional<Message> message = control_->try_receive()) {
+      turn.take(*message);
       const Value order = decode(*message);
       if (order.find("doing") != nullptr) {
         if (ended_) continue;
@@ -116,7 +118,7 @@ void HostedWorker::control_ready() {
       (void)process_->signal(static_cast<int>(order["signal"].integer()));
     }
     return;
-  } catch (const std::exception&) {  // the coordinator has closed, or its message makes no sense
+  } catch (const std::exception&) {  // the coordinator has closed, or it sends nonsense, or without end
   }
   drop_control();
   end("");
@@ -153,7 +155,9 @@ bool HostedWorker::tick() {
       (send_stack_until_.passed() || ended_ || process_->stack_is_written())) {
     send_stack_at_.reset();
     try {
-      if (control_ && !ended_) (void)control_->send_some(encode({{"doing", to_utf8(process_->take_stack())}}));
+      // A coordinator that reads no answer gets no further one.
+      if (control_ && !ended_ && !control_->has_unsent())
+        (void)control_->send_some(encode({{"doing", to_utf8(process_->take_stack())}}));
     } catch (const Error&) {  // the coordinator is gone, which control_ready() will find
     }
   }

@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/network.hpp"
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
 #include "wire/utf8.hpp"
@@ -19,6 +20,7 @@ Channel control_channel(SealedSocket line, const std::string& where, int unreach
   ChannelOptions options;
   options.peer = "the server at " + where;
   options.shared_memory = false;
+  options.message_bytes_max = limits::control_message_bytes_max;
   options.spin_us = 0;
   options.seal = std::move(line.seal);
   return Channel(line.socket.release(), std::move(options));
@@ -73,15 +75,20 @@ void RemoteProcess::set_lost(std::string how) {
   ending_ = made;
 }
 
+void ControlTurn::take(const Message& message) {
+  bytes_ += limits::inbox_message_bytes + message.size();
+  if (bytes_ > limits::control_turn_bytes_max)
+    throw ProtocolError("control messages without end: more than " +
+                        std::to_string(limits::control_turn_bytes_max / limits::mib) + " MiB at once");
+}
+
 // Reads what the server has sent, without waiting. It does not throw: if the connection is broken, the process is lost.
 void RemoteProcess::read_control() {
   try {
+    ControlTurn turn;
     while (const std::optional<Message> message = control_.try_receive()) {
-      const Value news = decode(*message);
-      if (const Value* stack = news.find("doing"))
-        stack_ = stack->string();
-      else
-        ending_ = read_ending(news);
+      turn.take(*message);
+      take_news(decode(*message));
     }
   } catch (const EndOfStream&) {
     if (ending_) return;
@@ -97,6 +104,17 @@ void RemoteProcess::read_control() {
   } catch (const UsageError&) {  // another thread is reading, or this process is a fork of the coordinator
   } catch (const Error& error) {
     set_lost("is unreachable, because its server sent something that makes no sense: " + std::string(error.what()));
+  }
+}
+
+void RemoteProcess::take_news(const Value& news) {
+  try {
+    if (const Value* stack = news.find("doing"))
+      stack_ = shown(stack->string(), Colours::keep);  // people print it
+    else
+      ending_ = read_ending(news);
+  } catch (const UsageError& error) {  // a value of another type than it should have
+    throw ProtocolError(in_quotes(news.text()) + " (" + error.what() + ")");
   }
 }
 

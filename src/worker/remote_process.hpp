@@ -12,6 +12,16 @@
 
 namespace miniray {
 
+/// Counts what arrives on a control connection in one turn. Both ends use it.
+class ControlTurn {
+ public:
+  /// Throws ProtocolError if the other side sends without end: whoever reads it would do nothing else.
+  void take(const Message& message);
+
+ private:
+  std::uint64_t bytes_ = 0;
+};
+
 class RemoteProcess : public WorkerProcess {
  public:
   RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms);
@@ -29,6 +39,7 @@ class RemoteProcess : public WorkerProcess {
 
  private:
   void read_control();
+  void take_news(const Value& news);
   void set_lost(std::string how);
 
   pid_t pid_;

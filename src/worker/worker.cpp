@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <tuple>
 
@@ -191,6 +192,11 @@ DeathCertificate Worker::State::certificate() {
   // The worker saw its stream end too, and returned. That is a consequence.
   if (made.lost.empty() && made.exit_code == 0 && channel_.cut())
     made.lost = "lost its connection to this process, which was cut on the way; its process has ended because of that";
+  // A worker that finds a record changed cannot say so on this connection any more.
+  if (made.lost.empty() && made.exit_code == EXIT_FAILURE && made.last_output.empty() && channel_.cut())
+    made.lost =
+        "exited with code 1 before its work function returned, and ended its sealed connection without a word. If "
+        "somebody changes what is sent on its way, a worker ends so: the log of its server says which it was";
   return made;
 }
 

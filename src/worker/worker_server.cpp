@@ -97,6 +97,7 @@ class WorkerServer::State {
   struct Link {
     Channel channel;
     EventLoop::Watch watch;
+    bool unread = false;  // messages may wait in the channel, which the watch does not see
   };
   using PendingNumber = PendingLimits::Number;
   using PendingMap = std::map<PendingNumber, Pending>;
@@ -120,6 +121,7 @@ class WorkerServer::State {
   void restart_deadlines();
   void open_link(PendingConnection& connection);
   void take_supplies(std::list<Link>::iterator link);
+  void take_supply(const Value& supply);
   bool tick();
   void serve_once();
   void end_workers();
@@ -366,29 +368,16 @@ void WorkerServer::State::open_link(PendingConnection& connection) {
   link->watch = loop_.watch(link->channel.fileno(), [this, link] { take_supplies(link); });
 }
 
+// A coordinator that sends without end must not keep the others waiting, so the rest is taken in the next turn.
 void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
+  link->unread = false;
   try {
-    while (const std::optional<Message> message = link->channel.try_receive()) {
-      const Value supplies = decode(*message);
-      std::vector<SupplyStore::Worker> workers;
-      for (const Value& pid : supplies["workers"].list())
-        for (const auto& hosted : hosted_)
-          if (!hosted->ended() && hosted->pid() == pid.integer()) workers.push_back(hosted->number());
-      const List& numbers = supplies["numbers"].list();
-      const List& buffers = supplies["buffers"].list();
-      if (numbers.size() != buffers.size())
-        throw ProtocolError("a message on a link has " + std::to_string(numbers.size()) + " numbers for " +
-                            std::to_string(buffers.size()) + " buffers");
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        const std::uint64_t number = numbers[i].unsigned_integer();
-        try {
-          supplies_.put(number, buffers.at(i).array().buffer().bytes(), workers);
-        } catch (const SystemError& error) {  // no memory: the workers that need this buffer fail, the server does not
-          log(error.what());
-          supplies_.put_missing(number, workers);
-        }
-      }
+    for (int taken = 0; taken < limits::supplies_per_turn; ++taken) {
+      const std::optional<Message> message = link->channel.try_receive();
+      if (!message) return;
+      take_supply(decode(*message));
     }
+    link->unread = true;
     return;
   } catch (const EndOfStream&) {
   } catch (const std::exception& error) {
@@ -396,6 +385,27 @@ void WorkerServer::State::take_supplies(std::list<Link>::iterator link) {
   }
   links_.erase(link);
   supplies_.set_expecting(!links_.empty());
+}
+
+void WorkerServer::State::take_supply(const Value& supply) {
+  std::vector<SupplyStore::Worker> workers;
+  for (const Value& pid : supply["workers"].list())
+    for (const auto& hosted : hosted_)
+      if (!hosted->ended() && hosted->pid() == pid.integer()) workers.push_back(hosted->number());
+  const List& numbers = supply["numbers"].list();
+  const List& buffers = supply["buffers"].list();
+  if (numbers.size() != buffers.size())
+    throw ProtocolError("a message on a link has " + std::to_string(numbers.size()) + " numbers for " +
+                        std::to_string(buffers.size()) + " buffers");
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::uint64_t number = numbers[i].unsigned_integer();
+    try {
+      supplies_.put(number, buffers.at(i).array().buffer().bytes(), workers);
+    } catch (const SystemError& error) {  // no memory: the workers that need this buffer fail, the server does not
+      log(error.what());
+      supplies_.put_missing(number, workers);
+    }
+  }
 }
 
 // Does what is due now. Returns true if a worker has a deadline soon, so that the next tick must come soon too.
@@ -427,7 +437,10 @@ bool WorkerServer::State::tick() {
 
 void WorkerServer::State::serve_once() {
   const bool urgent = tick();
-  (void)loop_.poll(urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
+  const bool unread = std::ranges::any_of(links_, &Link::unread);
+  (void)loop_.poll(unread ? 0 : urgent ? limits::busy_turn_ms : limits::wait_slice_ms);
+  for (auto link = links_.begin(); link != links_.end();)
+    if (const auto each = link++; each->unread) take_supplies(each);
   if (accept_due_) accept_some();
   count_ = living();
   if (options_.on_interrupt) options_.on_interrupt();
