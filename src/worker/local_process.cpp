@@ -55,8 +55,12 @@ void check_fork_is_safe(const ForkOptions& options, const OpenMpAfterFork& openm
 std::pair<LocalProcess::Ties, Fd> LocalProcess::make_ties() {
   (void)tracing();  // throws if the trace file cannot be opened, before there is a process
   auto [here, there] = system::socket_pair();
-  return {Ties{std::move(here), system::memory_file("miniray-crash"), out_of_memory_kills()}, std::move(there)};
+  return {Ties{std::move(here), system::memory_file("miniray-crash")}, std::move(there)};
 }
+
+// The kernel takes tens of microseconds to count what it has killed, so it is asked while the new process starts.
+LocalProcess::LocalProcess(pid_t pid, Ties ties)
+    : process_(pid), ties_(std::move(ties)), memory_kills_(out_of_memory_kills()), generation_(process_generation()) {}
 
 std::unique_ptr<LocalProcess> LocalProcess::fork(const ForkOptions& options, std::span<const int> keep,
                                                  const std::function<int()>& child_main) {
@@ -137,7 +141,7 @@ const DeathCertificate& LocalProcess::ending() {
   made.exit_code = status.exit_code;
   made.signal = status.signal;
   made.peak_bytes = status.peak_bytes;
-  made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > ties_.memory_kills;
+  made.out_of_memory = status.signal == SIGKILL && !killed_here_ && out_of_memory_kills() > memory_kills_;
   if (ties_.crash_file.valid() && status.exit_code != 0)  // with code 0 it has not crashed, and reading would take time
     made.stack =
         readable_stacks(crash_part(system::read_memory_file(ties_.crash_file.get(), limits::crash_report_bytes_max)));
@@ -147,7 +151,7 @@ const DeathCertificate& LocalProcess::ending() {
 
 void LocalProcess::drop_descriptors() {
   if (process_.status()) (void)ending();
-  ties_ = {{}, {}, ties_.memory_kills};
+  ties_ = {};
 }
 
 }  // namespace miniray

@@ -48,15 +48,15 @@ class LocalProcess : public WorkerProcess {
   // What ties the process to this one. It is made first, because the process inherits the other end of the lifeline and
   // the crash file.
   struct Ties {
-    Fd lifeline;                 // closing it kills the worker
-    Fd crash_file;               // the worker writes its stack there if it crashes
-    std::uint64_t memory_kills;  // out_of_memory_kills() at the start
+    Fd lifeline;    // closing it kills the worker
+    Fd crash_file;  // the worker writes its stack there if it crashes
   };
-  LocalProcess(pid_t pid, Ties ties) : process_(pid), ties_(std::move(ties)), generation_(process_generation()) {}
+  LocalProcess(pid_t pid, Ties ties);
   static std::pair<Ties, Fd> make_ties();
 
   ChildProcess process_;
   Ties ties_;
+  std::uint64_t memory_kills_;  // out_of_memory_kills() at the start
   std::uint64_t generation_;
   bool killed_here_ = false;
   std::optional<DeathCertificate> ending_;
