@@ -364,6 +364,8 @@ void sleep_ns(std::int64_t duration) {
 
 void yield() { sched_yield(); }
 
+int current_cpu() { return sched_getcpu(); }
+
 int usable_cpus() {
   cpu_set_t cpus;
   return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;

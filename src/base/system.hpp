@@ -145,6 +145,8 @@ void sleep_ns(std::int64_t duration);
 /// Lets another process run on this core, if one is waiting for it.
 void yield();
 int usable_cpus();
+/// Returns the number of the CPU that runs this thread; -1 if the system does not say.
+int current_cpu();
 std::vector<int> usable_cpu_list();
 /// Restricts this thread, and the threads that it starts later, to those of the wanted CPUs that this process may use.
 /// Returns these CPUs. If there are none, changes nothing.

@@ -197,8 +197,14 @@ bool Channel::State::ask_for_wake_ups() {
   return !ring_in_->empty() && !inbox_is_full() && absorb_ring();
 }
 
-// While it spins, it reads from the socket only now and then, because most frames then come through the ring.
+// While it spins, it reads from the socket only now and then, because most frames then come through the ring. If the
+// peer is on the same core, it needs this core to answer, and two that yield to each other would stay together. So this
+// side sleeps at once, and the kernel wakes it on a free core.
 bool Channel::State::spin() {
+  if (ring_out_ && ring_out_->reader_waits_for_this_cpu()) {
+    spin_.put_off();
+    return false;
+  }
   if (!ring_in_) return spin_.until([&] { return fill(system::Block::no); });
   constexpr int yields_per_read = 4;
   int yields = 0;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/fd.hpp"
 #include "base/system.hpp"
@@ -26,6 +27,7 @@ struct RingHead {
   alignas(64) std::atomic<std::uint64_t> read;     ///< how many of them were read
   alignas(
       64) std::atomic<std::uint32_t> quiet;  ///< 1: the reader looks before it sleeps, or a bell is on its way to it
+  std::atomic<std::uint32_t> cpu;  ///< 1 + the number of the CPU on which the reader was last seen awake; 0: it sleeps
 };
 struct RingRecord {
   std::uint64_t stream_bytes = 0;  ///< how many bytes of the socket's stream come before this frame
@@ -65,6 +67,10 @@ class RingWriter : Ring {
   [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame, std::int64_t now);
   /// Tells the ring that the caller could not send what should have woken the reader.
   void wake_failed() { head().quiet.store(0); }
+  /// Returns whether the reader is awake on the CPU of this thread. It cannot run there until this thread sleeps.
+  [[nodiscard]] bool reader_waits_for_this_cpu() const {
+    return head().cpu.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(1 + system::current_cpu());
+  }
   void check_invariants() const;
 
  private:
@@ -96,12 +102,16 @@ class RingReader : Ring {
   /// Asks the writer for a bell with its next frame. empty() and take() see every frame from before this call.
   void sleep() {
     watches_ = false;
+    if (std::exchange(cpu_, 0) != 0) head().cpu.store(0, std::memory_order_relaxed);
     head().quiet.store(0);
   }
   /// Tells the writer that this side will look at the ring, or call sleep(), before it sleeps, and needs no bell.
   void watch() {
-    if (watches_) return;  // a store would take the cache line away from the writer
+    const auto cpu = static_cast<std::uint32_t>(1 + system::current_cpu());
+    if (watches_ && cpu == cpu_) return;  // a store would take the cache line away from the writer
     watches_ = true;
+    cpu_ = cpu;
+    head().cpu.store(cpu, std::memory_order_relaxed);
     head().quiet.store(1, std::memory_order_relaxed);
   }
   /// Returns whether watch() was called after the last sleep().
@@ -111,7 +121,8 @@ class RingReader : Ring {
  private:
   std::uint64_t read_ = 0;
   bool watches_ = false;
-  std::string frame_;  // a copy, because the peer could change the ring while the frame is parsed
+  std::uint32_t cpu_ = 0;  // as the head has it
+  std::string frame_;      // a copy, because the peer could change the ring while the frame is parsed
 };
 
 }  // namespace miniray

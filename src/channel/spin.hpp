@@ -40,6 +40,9 @@ class Spin {
     return false;
   }
 
+  /// Called in place of until(), if spinning cannot help.
+  void put_off() { started_ns_ = most_ns_ > 0 ? now_ns() : 0; }
+
   /// Called after the sleep that followed until(). A short sleep means that a little more spinning would have paid.
   void woke() {
     if (most_ns_ == 0) return;
