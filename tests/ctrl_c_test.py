@@ -48,6 +48,27 @@ def test_ctrl_c_at_any_moment(moment: int, tmp_path: Path) -> None:
     assert "terminate called" not in ended.errors
 
 
+def test_ctrl_c_right_after_a_chunk_of_a_map_was_submitted(tmp_path: Path) -> None:
+    """The map knows the chunk when its outcome comes, and the pool goes on."""
+    body = """
+    from miniray._pool_map import Mapping
+    submit = Mapping._submit
+    def submit_and_interrupt(*arguments):
+        submit(*arguments)
+        signal.raise_signal(signal.SIGINT)
+    with Pool(1) as pool:
+        Mapping._submit = submit_and_interrupt
+        try:
+            pool.map(abs, [-1])
+        except KeyboardInterrupt:
+            Mapping._submit = submit
+            print(list(pool.map(abs, [-2])))
+    """
+    with Terminal(tmp_path, program(body)) as terminal:
+        ended = terminal.end()
+    assert (ended.status, ended.output, ended.errors) == (0, "[2]\n", "")
+
+
 CAUGHT = {
     "a worker": ("worker = Worker(stubborn); worker.recv()", 1),
     "workers": ("workers = [Worker(stubborn) for _ in range(3)]; workers[0].recv()", 3),

@@ -152,10 +152,10 @@ class Mapping:
         self._flow.begin(chunk.number, first, len(items), tries)  # first: Ctrl-C may come right after the submission
         try:
             self._submit(items, chunk)
+        except KeyboardInterrupt:  # the chunk may have been submitted, so it stays under way; the map is abandoned
+            raise
         except BaseException as failure:  # of an item that is pickled, SystemExit for one
             self._flow.withdraw(chunk.number)
-            if isinstance(failure, KeyboardInterrupt):
-                raise
             if len(items) > 1:  # perhaps only one of them cannot be sent
                 for index, item in enumerate(items):
                     self._send([item], first + index, tries)
