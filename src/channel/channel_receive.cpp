@@ -209,6 +209,7 @@ bool Channel::State::spin() {
   constexpr int yields_per_read = 4;
   int yields = 0;
   ring_in_->watch();
+  ring_in_->show_cpu();
   const auto look = [&] {
     return !ring_in_->empty() && (ring_in_->may_take(absorbed_bytes_) || fill(system::Block::no));
   };

@@ -27,7 +27,8 @@ struct RingHead {
   alignas(64) std::atomic<std::uint64_t> read;     ///< how many of them were read
   alignas(
       64) std::atomic<std::uint32_t> quiet;  ///< 1: the reader looks before it sleeps, or a bell is on its way to it
-  std::atomic<std::uint32_t> cpu;  ///< 1 + the number of the CPU on which the reader was last seen awake; 0: it sleeps
+  std::atomic<std::uint32_t>
+      cpu;  ///< 1 + the number of the CPU on which the reader has last waited awake; 0: it sleeps
 };
 struct RingRecord {
   std::uint64_t stream_bytes = 0;  ///< how many bytes of the socket's stream come before this frame
@@ -67,7 +68,7 @@ class RingWriter : Ring {
   [[nodiscard]] Outcome put(std::uint64_t stream_bytes, std::span<const iovec> frame, std::int64_t now);
   /// Tells the ring that the caller could not send what should have woken the reader.
   void wake_failed() { head().quiet.store(0); }
-  /// Returns whether the reader is awake on the CPU of this thread. It cannot run there until this thread sleeps.
+  /// Returns whether the reader was last awake on the CPU of this thread. It cannot run there until this thread sleeps.
   [[nodiscard]] bool reader_waits_for_this_cpu() const {
     return head().cpu.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(1 + system::current_cpu());
   }
@@ -107,12 +108,14 @@ class RingReader : Ring {
   }
   /// Tells the writer that this side will look at the ring, or call sleep(), before it sleeps, and needs no bell.
   void watch() {
-    const auto cpu = static_cast<std::uint32_t>(1 + system::current_cpu());
-    if (watches_ && cpu == cpu_) return;  // a store would take the cache line away from the writer
+    if (watches_) return;  // a store would take the cache line away from the writer
     watches_ = true;
-    cpu_ = cpu;
-    head().cpu.store(cpu, std::memory_order_relaxed);
     head().quiet.store(1, std::memory_order_relaxed);
+  }
+  /// Tells the writer on which CPU this side is, until the next sleep().
+  void show_cpu() {
+    const auto cpu = static_cast<std::uint32_t>(1 + system::current_cpu());
+    if (std::exchange(cpu_, cpu) != cpu) head().cpu.store(cpu, std::memory_order_relaxed);
   }
   /// Returns whether watch() was called after the last sleep().
   [[nodiscard]] bool watches() const { return watches_; }

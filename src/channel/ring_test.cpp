@@ -107,7 +107,7 @@ TEST_CASE("a reader that claims to have read more than was written gets no more 
   ends.writer.check_invariants();
 }
 
-TEST_CASE("a reader that is awake says on which CPU, and one that sleeps does not") {
+TEST_CASE("a reader that waits awake says on which CPU, and one that sleeps does not") {
   const std::vector<int> cpus = system::usable_cpu_list();
   Ends ends = ring();
   const auto on = [](int cpu, const auto& check) {  // in a thread of its own, so that the test keeps its CPUs
@@ -119,12 +119,12 @@ TEST_CASE("a reader that is awake says on which CPU, and one that sleeps does no
   on(cpus.front(), [&] {
     ends.reader.sleep();
     CHECK_FALSE(ends.writer.reader_waits_for_this_cpu());
-    ends.reader.watch();
+    ends.reader.show_cpu();
     CHECK(ends.writer.reader_waits_for_this_cpu());
   });
   on(cpus.back(), [&] {
     CHECK(ends.writer.reader_waits_for_this_cpu() == (cpus.size() == 1));
-    ends.reader.watch();  // the reader has moved
+    ends.reader.show_cpu();  // the reader has moved
     CHECK(ends.writer.reader_waits_for_this_cpu());
     ends.reader.sleep();
     CHECK_FALSE(ends.writer.reader_waits_for_this_cpu());

@@ -56,7 +56,12 @@ class MsgpackWriter {
  private:
   struct Out {
     std::string& body;
-    void write(const char* data, std::size_t size) { body.append(data, size); }
+    void write(const char* data, std::size_t size) {
+      if (size == 1)  // as most heads have
+        body.push_back(*data);
+      else
+        body.append(data, size);
+    }
   };
   Message& message_;
   Out out_;

@@ -1,5 +1,6 @@
 #include "wire/utf8.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -55,14 +56,14 @@ bool is_utf8(std::string_view bytes) {
   const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
   std::size_t left = bytes.size();
   while (left > 0) {
+    // Most text is ASCII, which is checked eight bytes at a time.
     std::uint64_t eight = 0;
-    if (left >= sizeof(eight)) {  // most text is ASCII, which is checked eight bytes at a time
-      std::memcpy(&eight, at, sizeof(eight));
-      if ((eight & 0x8080808080808080U) == 0) {
-        at += sizeof(eight);
-        left -= sizeof(eight);
-        continue;
-      }
+    const std::size_t some = std::min(left, sizeof(eight));
+    std::memcpy(&eight, at, some);
+    if ((eight & 0x8080808080808080U) == 0) {
+      at += some;
+      left -= some;
+      continue;
     }
     const std::size_t length = sequence_length(at, left);
     if (length == 0) return false;
