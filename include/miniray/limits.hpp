@@ -93,6 +93,14 @@ inline constexpr std::int64_t socket_look_ns = 20'000;
 
 // How long a receiver spins before it sleeps. MINIRAY_SPIN_US overrides it; 0 turns spinning off.
 inline constexpr int spin_us = 50;
+// A spinning receiver looks this often before its first system call, and between two yields. If a yield has taken
+// longer than others_ran_ns, another process used the core; then the next crowded_waits waits begin with a yield.
+inline constexpr int eager_looks = 80;
+inline constexpr int looks_per_yield = 20;
+inline constexpr std::int64_t others_ran_ns = 10'000;
+inline constexpr int crowded_waits = 64;
+// After a sleep as long as this many spins, spinning would not have paid.
+inline constexpr int wake_up_worth_spins = 4;
 // A blocking wait looks around this often, in case it has missed a wake-up.
 inline constexpr int wait_slice_ms = 1000;
 
