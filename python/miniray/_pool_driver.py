@@ -26,9 +26,9 @@ from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
 _FUNCTION = type(lambda: None)
-_DELIVERIES = 3  # how often the thread that delivers begins anew
-_LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
-_DELIVERY_S = 0.5  # how long one delivery of news may hold up a pool that is being interrupted
+_DELIVERIES_MAX = _core.limits.deliveries_max
+_LAST_STEPS_S = _core.limits.last_steps_ms / 1000
+_DELIVERY_S = _core.limits.delivery_ms / 1000
 _LOGGER = logging.getLogger("miniray")
 
 live: set[PoolDriver] = set()  # those whose threads run
@@ -327,7 +327,7 @@ class PoolDriver:
         """Deliver until the end. No exception may end the thread while somebody waits for a future: whatever goes wrong
         ends the tasks with PoolBroken, and what is left is delivered."""
         try:
-            for attempt in range(_DELIVERIES):
+            for attempt in range(_DELIVERIES_MAX):
                 try:
                     self._deliver_until_the_end()
                     break

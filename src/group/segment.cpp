@@ -122,12 +122,11 @@ void GroupSegment::sync() {
 }
 
 bool GroupSegment::spin() {
-  constexpr int looks_per_yield = 50;
   if (spin_ns_ == 0) return complete();
   const std::int64_t until = now_ns() + spin_ns_;
   do {
     // With more ranks than cores, a rank that spins takes time from the one that it waits for.
-    for (int look = 0; look < (crowded_ ? 1 : looks_per_yield); ++look) {
+    for (int look = 0; look < (crowded_ ? 1 : limits::group_looks_per_yield); ++look) {
       if (complete()) return true;
       system::pause();
     }
