@@ -103,7 +103,7 @@ void TaskDriver::set_link(std::size_t node, Channel link) {
 std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
   check(terms.demand);
   if (terms.timeout_s && !(*terms.timeout_s > 0))
-    throw UsageError("a task's time-out is a number of seconds above 0, not " + std::to_string(*terms.timeout_s));
+    throw UsageError("a task's time-out is a number of seconds above 0, not " + number_text(*terms.timeout_s));
   if (terms.retries < 0) throw UsageError("retries is 0 or more, not " + std::to_string(terms.retries));
   if (terms.memory_bytes == std::uint64_t{0}) throw UsageError("memory_bytes is 1 or more, not 0");
   TaskEngine probe({});

@@ -7,15 +7,11 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "calls/call_failures.hpp"
 
 namespace miniray {
 namespace {
-
-std::string seconds_text(double seconds) {
-  std::string text = Value(seconds).text();
-  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
-}
 
 std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, const std::string& function) {
   switch (outcome.kind) {
@@ -28,7 +24,7 @@ std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, cons
           "It had a task of " + function + ", which was tried " + std::to_string(outcome.task.tries) + " times."));
     case TaskOutcome::Kind::timed_out:
       return std::make_exception_ptr(TaskTimeout(
-          function + " ran for more than " + seconds_text(*outcome.task.terms->timeout_s) + " s in " + outcome.worker +
+          function + " ran for more than " + number_text(*outcome.task.terms->timeout_s) + " s in " + outcome.worker +
           ", which was ended" + (outcome.text.empty() ? "" : ". It was doing this:\n" + outcome.text)));
     case TaskOutcome::Kind::cancelled:
       return std::make_exception_ptr(Cancelled("the task of " + function + " was cancelled"));
