@@ -266,6 +266,21 @@ bool TaskDriver::step() {
   return true;
 }
 
+namespace {
+
+// Returns the type and the text of the exception that is being handled.
+std::string current_failure() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return type_name(error) + ": " + error.what();
+  } catch (...) {
+    return "an exception that does not derive from std::exception";
+  }
+}
+
+}  // namespace
+
 // No exception may end the thread: it would end the process, or leave futures that nobody settles. What one worker
 // sends is an error of that worker; what comes this far is no worker's, such as no memory at all.
 void TaskDriver::run() {
@@ -273,18 +288,15 @@ void TaskDriver::run() {
   while (goes_on) {
     try {
       goes_on = step();
-    } catch (const std::exception& error) {
-      goes_on = !failed_;
-      fail(type_name(error) + ": " + error.what());
     } catch (...) {
       goes_on = !failed_;
-      fail("an exception that does not derive from std::exception");
+      fail(current_failure());
     }
   }
   try {
     end();
-  } catch (const std::exception& error) {
-    log(LogLevel::error, std::string("the end of a pool failed: ") + error.what());
+  } catch (...) {
+    log(LogLevel::error, "the end of a pool failed: " + current_failure());
     const std::scoped_lock lock(news_mutex_);
     ended_ = true;
   }
