@@ -203,7 +203,8 @@ class PoolDriver:
 
     def _describe(self, definition: Definition) -> None:
         slot = "" if definition.slot is None else "{}:{}".format(*definition.slot)
-        name = getattr(definition.thing, "__qualname__", None) or type(definition.thing).__qualname__
+        thing = definition.thing
+        name = definition.name if thing is None else getattr(thing, "__qualname__", None) or type(thing).__qualname__
         self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
     def begin(self) -> None:

@@ -18,10 +18,10 @@ std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, cons
     case TaskOutcome::Kind::reply:
       return failure_in(reply, function, outcome.worker);
     case TaskOutcome::Kind::died:
-      if (outcome.task.tries < 2) return std::make_exception_ptr(WorkerDied(*outcome.certificate));
       return std::make_exception_ptr(WorkerDied(
           *outcome.certificate,
-          "It had a task of " + function + ", which was tried " + std::to_string(outcome.task.tries) + " times."));
+          "It died while running " + function +
+              (outcome.task.tries < 2 ? "." : ", which was tried " + std::to_string(outcome.task.tries) + " times.")));
     case TaskOutcome::Kind::timed_out:
       return std::make_exception_ptr(TaskTimeout(
           function + " ran for more than " + number_text(*outcome.task.terms->timeout_s) + " s in " + outcome.worker +

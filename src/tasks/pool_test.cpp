@@ -117,12 +117,13 @@ TEST_CASE("a worker that dies is replaced, and its task is tried as often as its
     FAIL("no error");
   } catch (const WorkerDied& died) {
     CHECK(died.certificate().signal == SIGKILL);
+    CHECK(std::string(died.what()).ends_with("It died while running test_die."));
   }
   CHECK(pool.submit<std::int64_t>("test_pid").get() != before);
   const PoolView thrice = pool.with({.retries = 2});
   CHECK(thrice.submit<int>("test_die_first", folder.file("twice"), 2).get() == 3);
   CHECK_THROWS_WITH_AS(thrice.submit<int>("test_die_first", folder.file("thrice"), 3).get(),
-                       doctest::Contains("It had a task of test_die_first, which was tried 3 times."), WorkerDied);
+                       doctest::Contains("It died while running test_die_first, which was tried 3 times."), WorkerDied);
   CHECK(pool.events().events("worker_died").size() == 6);
   CHECK(pool.events().events("task_retried").size() == 4);
   CHECK(pool.events().events("task_retried").at(0).details["task"].integer() > 0);
