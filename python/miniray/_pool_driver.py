@@ -70,7 +70,7 @@ def end_those_on(cluster: Any) -> None:
         driver.wait_for_the_end()
 
 
-def _name(fn: Any) -> str:
+def name_of(fn: Any) -> str:
     return fn if isinstance(fn, str) else str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
@@ -196,10 +196,10 @@ class PoolDriver:
 
     def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
         """Return the error of a task that could not be submitted, with the argument that is to blame."""
-        return _unsendable.explain_call(error, _name(fn), arguments, keywords, self.definitions.takes)
+        return _unsendable.explain_call(error, name_of(fn), arguments, keywords, self.definitions.takes)
 
     def explain_items(self, error: Exception, fn: Any, items: Any, first: int) -> Exception:
-        return _unsendable.explain_items(error, _name(fn), items, first, self.definitions.takes)
+        return _unsendable.explain_items(error, name_of(fn), items, first, self.definitions.takes)
 
     def _describe(self, definition: Definition) -> None:
         slot = "" if definition.slot is None else "{}:{}".format(*definition.slot)
