@@ -383,6 +383,7 @@ void bind_driver(nb::module_& module) {
       .def("cancel_all", &TaskDriver::cancel_all)
       .def("broken", &TaskDriver::broken)
       .def("refuse_tasks", &TaskDriver::refuse_tasks)
+      .def("refuses_tasks", &TaskDriver::refuses_tasks)
       .def("is_finished", &TaskDriver::is_finished)
       .def(
           "workers",

@@ -96,7 +96,6 @@ class PoolDriver:
         self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()  # such as lambdas
         self._pid = os.getpid()
         self._mappings: set[Any] = set()  # the maps that have more to submit
-        self._closing = False
         self._ended = Latch()  # set when the workers have ended, too
         self._ending = Latch()  # set when nothing is to be tried or replaced any more
         self._deliveries = 0  # begun
@@ -212,7 +211,7 @@ class PoolDriver:
         spoil a count that is kept here."""
         if (why := self.core.broken()) is not None:
             raise PoolBroken(why)
-        if self._closing:
+        if self.core.refuses_tasks():
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     @staticmethod
@@ -223,7 +222,6 @@ class PoolDriver:
     def shut_down(self, wait: bool, cancel_futures: bool) -> None:
         if os.getpid() != self._pid:
             return  # a forked child must not end its parent's pool
-        self._closing = True
         self.core.refuse_tasks()
         if cancel_futures:
             self.core.cancel_waiting()
@@ -242,7 +240,6 @@ class PoolDriver:
     def begin_to_end(self, how: int = INTERRUPT) -> None:
         if os.getpid() != self._pid:
             return
-        self._closing = True
         self.core.refuse_tasks()
         for mapping in list(self._mappings):
             mapping.hurry(True)
@@ -266,7 +263,7 @@ class PoolDriver:
             self._mappings.add(mapping)
         elif mapping in self._mappings:
             self._mappings.discard(mapping)
-            if self._closing:
+            if self.core.refuses_tasks():
                 self.core.nudge()
 
     def delivers_here(self) -> bool:

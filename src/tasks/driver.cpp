@@ -399,6 +399,11 @@ void TaskDriver::refuse_tasks() {
   refusing_ = true;
 }
 
+bool TaskDriver::refuses_tasks() const {
+  const std::scoped_lock lock(mutex_);
+  return refusing_;
+}
+
 bool TaskDriver::is_finished() {
   const std::scoped_lock lock(mutex_);
   return refusing_ && outstanding_ == 0;

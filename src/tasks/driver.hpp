@@ -94,6 +94,7 @@ class TaskDriver {
   // The end.
   /// Refuses tasks that come from now on.
   void refuse_tasks();
+  [[nodiscard]] bool refuses_tasks() const;
   /// Returns whether tasks are refused, and the outcomes of all that were taken have been handed out.
   [[nodiscard]] bool is_finished();
   /// Ends the engine and then all workers, and waits for that.
@@ -147,7 +148,7 @@ class TaskDriver {
   std::optional<std::string> broken_;
   std::atomic<bool> is_broken_ = false;
 
-  std::mutex mutex_;  // guards what goes to the engine, below
+  mutable std::mutex mutex_;  // guards what goes to the engine, below
   std::vector<Task> incoming_, again_;
   std::vector<Command> commands_;
   std::size_t outstanding_ = 0;  // tasks whose outcomes were not handed out yet

@@ -113,7 +113,7 @@ std::shared_ptr<const TaskTerms> PoolDriver::terms(const TaskOptions& options) c
 
 void PoolDriver::require_open() const {
   if (const std::optional<std::string> why = driver_.broken()) throw PoolBroken(*why);
-  if (closing_) throw UsageError("the pool has been shut down, and takes no more tasks");
+  if (driver_.refuses_tasks()) throw UsageError("the pool has been shut down, and takes no more tasks");
 }
 
 void PoolDriver::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
@@ -244,7 +244,7 @@ void PoolDriver::answer(Ticket& ticket) {
 void PoolDriver::shut_down() {
   {
     const std::scoped_lock lock(mutex_);
-    closing_ = true;
+    driver_.refuse_tasks();
     if (closed_) return;
   }
   (void)wait([this] { return gone_ || (under_way_.empty() && maps_ == 0); }, Deadline::never());
@@ -266,7 +266,7 @@ void PoolDriver::close() {
   Lock lock(mutex_, std::defer_lock);
   if (is_ours) lock.lock();
   if (gone_.exchange(true)) return;
-  closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
+  if (is_ours) driver_.refuse_tasks();  // a coroutine that goes on because of this may submit tasks, and is told
   dropped.swap(under_way_);
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
   TaskOutcome cancelled;

@@ -153,7 +153,6 @@ class PoolDriver {
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
   std::size_t maps_ = 0;  // that are under way
-  bool closing_ = false;  // no new task is taken
   bool closed_ = false;   // all tasks that were taken are done
 };
 
