@@ -1,8 +1,6 @@
 #include "tasks/driver.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <future>
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
@@ -112,22 +110,10 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
   return std::make_shared<const TaskTerms>(std::move(terms));
 }
 
-// Asks the engine's thread, and waits for the answer.
-template <class Answer, class Question>
-Answer TaskDriver::ask(Question question) {
+template <class Question>
+auto TaskDriver::ask(Question question) {
   MINIRAY_CHECK(has_thread());
-  Answer answer{};
-  std::promise<void> told;
-  const bool running = post([&](TaskEngine& engine) {
-    try {
-      answer = question(engine);
-      told.set_value();
-    } catch (...) {  // it concerns whoever asked
-      told.set_exception(std::current_exception());
-    }
-  });
-  if (running) told.get_future().get();
-  return answer;
+  return ask(std::move(question), [](const auto& /*answered*/) {});
 }
 
 // Tasks.
@@ -154,7 +140,7 @@ void TaskDriver::submit_again(Task task) {
 }
 
 void TaskDriver::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
-  (void)ask<bool>([=](TaskEngine& engine) {
+  (void)ask([=](TaskEngine& engine) {
     engine.cancel(number, even_if_it_runs, how);
     return true;
   });
@@ -204,15 +190,15 @@ bool TaskDriver::post(Command command) {
 }
 
 bool TaskDriver::is_running(std::int64_t number) {
-  return ask<bool>([&](const TaskEngine& engine) { return engine.is_running(number); });
+  return ask([=](const TaskEngine& engine) { return engine.is_running(number); });
 }
 
 TaskEngine::Census TaskDriver::census() {
-  return ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
+  return ask([](const TaskEngine& engine) { return engine.census(); });
 }
 
 std::vector<TaskEngine::WorkerStatus> TaskDriver::workers() {
-  return ask<std::vector<TaskEngine::WorkerStatus>>([](const TaskEngine& engine) { return engine.workers(); });
+  return ask([](const TaskEngine& engine) { return engine.workers(); });
 }
 
 // Returns false if the engine is to stop.

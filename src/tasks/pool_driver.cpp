@@ -1,7 +1,6 @@
 #include "tasks/pool_driver.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -215,20 +214,9 @@ void PoolDriver::move_on() {
   if (!led_ && !closed_ && !gone_) lead(lock, 0.0);
 }
 
-// The engine may answer after this has thrown, so the answer has a place that outlives this call.
-template <class Answer, class Question>
-Answer PoolDriver::ask(Question question) {
-  struct Reply {
-    std::atomic<bool> there = false;
-    Answer answer{};
-  };
-  const auto reply = std::make_shared<Reply>();
-  const bool asked = driver_.post_and_tell([question = std::move(question), reply](TaskEngine& engine) {
-    reply->answer = question(engine);
-    reply->there = true;
-  });
-  if (asked) (void)wait([&] { return reply->there.load(); }, Deadline::never());
-  return reply->answer;
+template <class Question>
+auto PoolDriver::ask(Question question) {
+  return driver_.ask(std::move(question), [this](const auto& answered) { (void)wait(answered, Deadline::never()); });
 }
 
 void PoolDriver::answer(Ticket& ticket) {
@@ -290,18 +278,17 @@ void PoolDriver::end_workers(Closing how) {
 }
 
 std::size_t PoolDriver::worker_count() {
-  return ask<std::size_t>([](const TaskEngine& engine) { return engine.census().workers; });
+  return ask([](const TaskEngine& engine) { return engine.census().workers; });
 }
 
 PoolStatus PoolDriver::status() {
-  const auto census = ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
+  const auto census = ask([](const TaskEngine& engine) { return engine.census(); });
   return {census.waiting, census.running, tally().done(), tally().failed(), census.workers, census.idle};
 }
 
 std::vector<PoolWorker> PoolDriver::workers() {
-  using Found = std::vector<TaskEngine::WorkerStatus>;
   std::vector<PoolWorker> all;
-  for (const auto& worker : ask<Found>([](const TaskEngine& engine) { return engine.workers(); }))
+  for (const auto& worker : ask([](const TaskEngine& engine) { return engine.workers(); }))
     all.push_back({worker.name, worker.node, worker.state, worker.pid, worker.tasks});
   return all;
 }

@@ -132,8 +132,8 @@ class PoolDriver {
   // One of the threads that wait leads: it runs the driver and settles the tasks of all threads. The others follow.
   void lead(Lock& lock, std::optional<double> timeout_s);
   void follow(Lock& lock, const Deadline& deadline);
-  template <class Answer, class Question>
-  Answer ask(Question question);
+  template <class Question>
+  auto ask(Question question);
   void require_open() const;
   [[noreturn]] static void throw_gone();
   void settle(const TaskOutcome& outcome, Callbacks& due);
