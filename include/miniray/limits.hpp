@@ -358,7 +358,7 @@ inline constexpr std::size_t crash_report_bytes_max = 256 * kib;
 inline constexpr std::size_t check_report_bytes_max = 4096;
 inline constexpr int check_value_chars_max = 256;
 // A crash stack has at most this many innermost and outermost calls, and characters of a line and of a name. Finding
-// the names takes at most this long; a longer search is given up, and the stack has addresses.
+// the names takes at most this long; a longer search is stopped, and the stack has addresses.
 inline constexpr int crash_frames_max = 64;
 inline constexpr int crash_outer_frames_max = 32;
 inline constexpr std::size_t crash_line_bytes_max = 4096;

@@ -445,7 +445,8 @@ class PoolDriver:
             error: BaseException = what
             of = "" if options.name is None else f" of {name}"
             limit = "" if options.memory_bytes is None else f" (memory_bytes={options.memory_bytes})"
-            error.args = (f"{error}\nIt died while running {self._running(task)}{of}{limit}.",)
+            tries = "" if task.tries < 2 else f", which was tried {task.tries} times"
+            error.args = (f"{error}\nIt died while running {self._running(task)}{of}{limit}{tries}.",)
             return error
         if kind == "timeout":
             doing = f". It was doing this:\n{what}" if what else ""

@@ -216,7 +216,8 @@ void PoolDriver::move_on() {
 
 template <class Question>
 auto PoolDriver::ask(Question question) {
-  return driver_.ask(std::move(question), [this](const auto& answered) { (void)wait(answered, Deadline::never()); });
+  return driver_.ask(std::move(question),
+                     [this](const auto& answered) { (void)this->wait(answered, Deadline::never()); });
 }
 
 void PoolDriver::answer(Ticket& ticket) {
