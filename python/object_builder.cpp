@@ -5,6 +5,7 @@
 
 #include "miniray/channel.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 #include "wire/json_reader.hpp"
 #include "wire/msgpack_reader.hpp"
 
@@ -23,16 +24,14 @@ class Anchors {
  public:
   void replace(PyObject* list) {
     const Py_ssize_t size = PyList_GET_SIZE(list);
-    if (size < spacing) return;
+    constexpr Py_ssize_t step = limits::list_anchor_step, span = step * limits::list_anchors_max;
+    if (size < step) return;
     std::vector<nb::object> anchors;
-    for (Py_ssize_t i = 0; i < std::min(size, spacing * most); i += spacing)
-      anchors.push_back(nb::borrow(PyList_GET_ITEM(list, i)));
+    for (Py_ssize_t i = 0; i < std::min(size, span); i += step) anchors.push_back(nb::borrow(PyList_GET_ITEM(list, i)));
     anchors_.swap(anchors);
   }
 
  private:
-  static constexpr Py_ssize_t spacing = 16'384;  // a number takes 32 bytes, so each arena has two anchors
-  static constexpr Py_ssize_t most = 128;        // each keeps half an arena, so all keep 64 MiB
   std::vector<nb::object> anchors_;
 };
 

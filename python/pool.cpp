@@ -284,6 +284,7 @@ void bind_handles(nb::module_& module) {
   nb::class_<TermsHandle>(module, "_TaskTerms");
   nb::class_<TaskHandle>(module, "_Task")
       .def_ro("may_be_tried_again", &TaskHandle::may_be_tried_again)
+      .def_prop_ro("tries", [](const TaskHandle& self) { return self.task.tries; })
       .def_prop_ro("function_name",
                    [](const TaskHandle& self) { return self.task.function ? self.task.function->name : std::string(); })
       .def_prop_ro(
@@ -383,6 +384,7 @@ void bind_driver(nb::module_& module) {
       .def("cancel_all", &TaskDriver::cancel_all)
       .def("broken", &TaskDriver::broken)
       .def("refuse_tasks", &TaskDriver::refuse_tasks)
+      .def("refuses_tasks", &TaskDriver::refuses_tasks)
       .def("is_finished", &TaskDriver::is_finished)
       .def(
           "workers",

@@ -29,6 +29,13 @@ bool is_error(const nb::python_error& raised, const char* name) {
   return raised.matches(attribute("miniray.errors", name));
 }
 
+// Returns whether a worker died or its work function raised an exception. A call that raised one is told by a
+// WorkerError too, but does not end the worker.
+bool is_end_of_worker(const nb::python_error& raised) {
+  if (is_error(raised, "WorkerError")) return !nb::cast<bool>(raised.value().attr("_of_call"));
+  return is_error(raised, "WorkerDied");
+}
+
 std::string text_of(nb::python_error& raised) {
   const auto text = nb::cast<nb::bytes>(nb::str(raised.value()).attr("encode")("utf-8", "backslashreplace"));
   return {text.c_str(), text.size()};
@@ -52,7 +59,7 @@ void prepare_process(Worker& fresh) {
   try {
     attribute("miniray._supervised", "prepare")(nb::find(fresh));
   } catch (nb::python_error& raised) {
-    if (!is_error(raised, "WorkerDied") && !is_error(raised, "WorkerError")) throw;
+    if (!is_end_of_worker(raised)) throw;
     throw Supervision::AttemptFailed(text_of(raised));
   }
 }
@@ -82,9 +89,8 @@ nb::object call_step(const nb::callable& step, Arguments... arguments) {
   try {
     return step(arguments...);
   } catch (nb::python_error& raised) {
-    for (const char* name : {"GroupError", "WorkerDied", "WorkerError", "ClusterError"})
-      if (is_error(raised, name)) throw RaisedInPython(raised, std::current_exception());
-    throw;
+    if (!is_end_of_worker(raised) && !is_error(raised, "GroupError") && !is_error(raised, "ClusterError")) throw;
+    throw RaisedInPython(raised, std::current_exception());
   }
 }
 

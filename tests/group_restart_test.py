@@ -16,7 +16,7 @@ import pytest
 from hosts import Hosts, ended_with
 from testbed import Testbed
 
-from miniray import Cluster, GroupError, NodeConfig, RestartPolicy
+from miniray import Cluster, GroupError, NodeConfig, RestartPolicy, Worker, WorkerError
 
 EXAMPLE = "train_restart.py"
 STEPS = ("--steps", "8", "--save-every", "3")
@@ -226,6 +226,25 @@ def test_a_server_dies(hosts: Hosts) -> None:
     """)
     assert places == [[0, "mr-a"], [1, "mr-a"], [2, "mr-b"], [3, "mr-b"]]
     assert servers == [True, False]
+
+
+def test_a_call_that_raises_is_no_death() -> None:
+    attempts = []
+
+    def ready_rank(handle: Any) -> None:
+        handle.recv()
+        handle.send({"status": "ready"})
+        handle.recv()
+
+    def drive(group: Any) -> None:
+        attempts.append(group.attempt)
+        with Worker(start="spawn", pickle=False) as other:
+            other.call_remote("math.sqrt", -1)
+
+    with Cluster([NodeConfig("localhost", 1, base_port=0)], ship_code=False, progress=False) as cluster:
+        with pytest.raises(WorkerError, match="math domain error"):
+            cluster.run_group(ready_rank, drive, restart=RestartPolicy(backoff_s=0), progress=False)
+        assert attempts == [0]
 
 
 def test_what_is_raised_arrives_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -129,7 +129,7 @@ def test_a_missing_rank_is_named_after_the_time_out() -> None:
     assert idle == {"result": "did nothing"}
     assert waited["error"] == "TimeoutError"
     assert "missing is rank 1 (worker" in waited["text"]
-    assert "barrier()" in waited["text"]
+    assert "waited 0.2 s in barrier()" in waited["text"]
 
 
 def test_a_rank_that_leaves_is_named() -> None:

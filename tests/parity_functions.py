@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 60.0
 
@@ -49,6 +50,24 @@ def wait_for(begun: str, go: str) -> str:
         assert time.monotonic() < deadline, f"nobody made {go}"
         time.sleep(0.005)
     return "went"
+
+
+def fail_once(path: str) -> None:
+    if not os.path.exists(path):
+        Path(path).touch()
+        raise ValueError("no state")
+
+
+def rank(handle: Any) -> None:
+    """Says that it is ready, and dies of its first message."""
+    handle.recv()
+    handle.send({"status": "ready"})
+    handle.recv()
+    die()
+
+
+def exists(path: str) -> bool:
+    return os.path.exists(path)
 
 
 def allocate(count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,17 @@ def test_imap_unordered_yields_what_is_ready(pool: Any, tmp_path: Path) -> None:
     assert list(pool.imap_unordered(task_functions.square, [])) == []
     with pytest.raises(ValueError, match="is a multiple of three"):
         list(pool.imap_unordered(task_functions.fail_on_multiples_of_three, range(10)))
+
+
+def test_after_a_time_out_the_workers_are_free(tmp_path: Path) -> None:
+    """Nobody can take the results any more, so the items that run are ended with their workers."""
+    with miniray.Pool(1) as pool:
+        worker = pool.submit(os.getpid).result()
+        results = pool.map(task_functions.wait_for, [str(tmp_path / "never")] * 2, timeout=0.3)
+        with pytest.raises(TimeoutError, match=r"the map of wait_for is not done after 0.3 s, and what was left of it"):
+            next(results)
+        assert pool.submit(os.getpid).result(PATIENCE_S) != worker
+        assert next(results, "the end") == "the end"
 
 
 def test_starmap(pool: Any) -> None:

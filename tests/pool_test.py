@@ -253,6 +253,7 @@ def test_a_death_says_what_was_running(pool: Any) -> None:
     calls = [
         (lambda: pool.submit(die_with, {"id": 7}, seed=3).result(), "die_with(sample={'id': 7}, seed=3)"),
         (lambda: pool.submit(die_with, {Path("x")}).result(), "die_with(sample={PosixPath('x')})"),
+        (lambda: pool.submit("signal.raise_signal", 9).result(), "signal.raise_signal(9)"),
         (lambda: list(pool.map(die_with, [{"id": n} for n in range(4)])), "die_with(sample={'id': 0})"),
         (
             lambda: pool.options(name="scoring").submit(die_with, {}).result(),

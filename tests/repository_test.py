@@ -107,13 +107,30 @@ def test_limits_are_in_one_header_and_python_reads_them_all(root: Path) -> None:
     header = (root / "include/miniray/limits.hpp").read_text()
     names = set(re.findall(r"^inline constexpr [\w:]+ (\w+) =", header, re.MULTILINE)) - {"kib", "mib", "gib"}
     assert names == set(vars(miniray.limits))
-    # Of the clock and its units, of the kernel, of an array.
-    not_limits = {"century_s", "step_s_max", "entries_max", "ns_per_ms"}
     for file in tracked(root, "src/*.[ch]pp", "python/*.[ch]pp"):
-        if file.name.endswith(("_test.cpp", "_fuzz.cpp", "_scene.hpp")):
-            continue
-        for name in re.findall(r"constexpr [\w:]+ (\w+_(?:ms|us|ns|s|days|max|min)) = [\d'.]+(?!\w)", file.read_text()):
-            assert name in not_limits, f"{file}: {name} belongs into limits.hpp"
+        if not file.name.endswith(("_test.cpp", "_fuzz.cpp", "_scene.hpp")):
+            strays = stray_limits(r"constexpr [\w:]+ ([^;]*);", file.read_text())
+            assert not strays, f"{file}: {strays} belong into limits.hpp"
+    for file in tracked(root, "python/miniray/*.py"):
+        text = file.read_text()
+        strays = stray_limits(r"^ *(\w+(?:: \w+)? = .*)", text) + re.findall(r"\[:\d{2,}\]", text)
+        assert not strays, f"{file}: {strays} belong into limits.hpp"
+
+
+# Numbers with a unit that are no limits: of the clock and the kernel, and the sizes of what formats are made of.
+NOT_LIMITS = """
+    century_s step_s_max entries_max ns_per_ms stack_top_bytes record_bytes text_bytes token_bytes nonce_bytes
+    proof_bytes sealing_bytes client_hello_bytes server_head_bytes open_bytes tag_bytes record_head_bytes
+    ring_head_bytes slot_head_bytes in_place_head_bytes
+"""
+
+
+def stray_limits(definition: str, text: str) -> list[str]:
+    """The names in the definitions of a source that end with a unit and are set to a number."""
+    named = r"\b(\w+_(?:ms|us|ns|s|days|max|min|bytes|chars)|max_\w+)(?:: \w+)? = (?:0?\.\d|[1-9])[\d'._]*(?![\w.])"
+    defined = re.findall(definition, text, re.MULTILINE)
+    names = [name for line in defined for name in re.findall(named, line, re.IGNORECASE)]
+    return [name for name in names if name not in NOT_LIMITS.split()]
 
 
 def test_files_are_short_and_say_what_they_are(root: Path) -> None:

@@ -222,6 +222,35 @@ def test_an_error_in_on_restart_is_the_callers() -> None:
         assert total(worker, 1) == 1
 
 
+@pytest.mark.parametrize("pickle", [True, False])
+def test_a_call_that_raises_in_on_restart_is_the_callers(pickle: bool) -> None:
+    attempts: list[int] = []
+
+    def give_state(worker: Any) -> None:
+        attempts.append(worker.pid)
+        worker.call_remote("math.sqrt", -1)
+
+    with Worker(start="spawn", pickle=pickle, restart=quick(), on_restart=give_state) as worker:
+        worker.kill()
+        with pytest.raises(ValueError if pickle else WorkerError, match="math domain error"):
+            worker.call_remote("math.sqrt", 4)
+        assert (len(attempts), worker.wait(PATIENCE_S)) == (1, -signal.SIGKILL)
+        assert "restart_failed" not in kinds(worker.events)
+
+
+def test_a_call_that_does_not_wait_may_notice_too() -> None:
+    def call_until_noticed(worker: Any) -> None:
+        while True:
+            worker.call_async("math.sqrt", 1)
+
+    with Worker(restart=quick()) as worker:
+        worker.kill()
+        worker.wait()
+        with pytest.raises(WorkerRestarted):
+            call_until_noticed(worker)
+        assert worker.call_async("math.sqrt", 4).result(PATIENCE_S) == 2
+
+
 def test_calls_that_a_death_interrupts(tmp_path: Path) -> None:
     signal_to_die = str(tmp_path / "fifo")
     os.mkfifo(signal_to_die)

@@ -74,8 +74,12 @@ inline constexpr std::size_t left_slots_max = 4096;
 // The most descriptors that go with one message, and that one read takes.
 inline constexpr std::size_t descriptors_per_message_max = 16;
 
-// Before so much memory is reserved at once, the library asks whether the machine has it.
+// Before it reserves at least this much memory at once, the library asks whether the machine has it.
 inline constexpr std::size_t checked_memory_bytes_min = 64 * mib;
+// How much of the kernel's table of pages one read takes; each page has a word of 8 bytes.
+inline constexpr std::size_t page_words_per_read = 65'536;
+// After a secret was used, this much of the stack is overwritten: more than a hash and its callers use.
+inline constexpr std::size_t wiped_stack_bytes = 8 * kib;
 
 // Arrays that are made in memory which can be sent without a copy: smaller ones are copied, which is cheaper than
 // mapping them. A process keeps this much unused memory for the next arrays.
@@ -93,6 +97,16 @@ inline constexpr std::int64_t socket_look_ns = 20'000;
 
 // How long a receiver spins before it sleeps. MINIRAY_SPIN_US overrides it; 0 turns spinning off.
 inline constexpr int spin_us = 50;
+// A spinning receiver looks this often before its first system call, and between two yields. If a yield has taken
+// longer than others_ran_ns, another process used the core; then the next crowded_waits waits begin with a yield.
+inline constexpr int eager_looks = 80;
+inline constexpr int looks_per_yield = 20;
+inline constexpr std::int64_t others_ran_ns = 10'000;
+inline constexpr int crowded_waits = 64;
+// While a receiver spins on a ring, it reads from its socket once in this many yields.
+inline constexpr int yields_per_read = 4;
+// After a sleep as long as this many spins, spinning would not have paid.
+inline constexpr int wake_up_worth_spins = 4;
 // A blocking wait looks around this often, in case it has missed a wake-up.
 inline constexpr int wait_slice_ms = 1000;
 
@@ -125,10 +139,11 @@ inline constexpr int connect_timeout_ms = 10'000;
 inline constexpr int hello_timeout_ms = 10'000;
 // Connections to a server that have not yet proved that they have the key: of all addresses, and of one address. One
 // more closes the oldest of the address that has the most.
-inline constexpr std::size_t newcomers_max = 4096;
-inline constexpr std::size_t newcomers_of_address_max = 2048;
-// A server's log shows so many refusals in each window, of one address and of all, and counts the others. It counts
-// them for so many addresses, and at the end of the window it names those that were refused most often.
+inline constexpr std::size_t pending_connections_max = 4096;
+inline constexpr std::size_t pending_connections_of_address_max = 2048;
+// In each window, a server's log shows at most refusals_logged_of_address_max refusals of one address, and at most
+// refusals_logged_max of all addresses. It counts the others separately for up to refusal_addresses_max addresses. At
+// the end of the window it names the refusal_summaries_max addresses that were refused most often.
 inline constexpr int refusal_window_s = 60;
 inline constexpr std::size_t refusals_logged_of_address_max = 10;
 inline constexpr std::size_t refusals_logged_max = 200;
@@ -143,11 +158,11 @@ inline constexpr int busy_turn_ms = 50;
 inline constexpr std::size_t connects_at_once = 60;
 inline constexpr std::size_t request_bytes_max = 1 * mib;
 inline constexpr std::size_t refusal_bytes_max = 16 * kib;
-// The largest message on a control connection, of which a death certificate is the largest that is ever sent. Who sends
-// more than control_turn_bytes_max at once, counted as an inbox counts, sends without end, and is dropped.
+// The largest message on a control connection; the largest that is ever sent is a death certificate. A peer that sends
+// more than control_turn_bytes_max at once, counted as an inbox counts, would never end: its connection is dropped.
 inline constexpr std::uint64_t control_message_bytes_max = 2 * mib;
 inline constexpr std::uint64_t control_turn_bytes_max = 16 * mib;
-// A server takes so many messages of a link before it serves the others.
+// A server takes at most this many messages of one link before it serves the others.
 inline constexpr int supplies_per_turn = 64;
 // A server reads a worker's output in pieces of this size, and at most output_last_reads_max of them after the worker
 // has ended. It passes a longer line on in pieces.
@@ -208,6 +223,8 @@ inline constexpr int stop_margin_ms = 2000;
 inline constexpr std::size_t group_area_bytes = 512 * kib;
 inline constexpr std::size_t group_small_bytes_max = 16 * kib;
 inline constexpr int group_slice_ms = 50;
+// A rank that spins looks this often before each yield.
+inline constexpr int group_looks_per_yield = 50;
 // The text that says why a group is broken.
 inline constexpr std::size_t group_reason_bytes_max = 1020;
 // Groups on several machines: what is on its way at once between two machines, how long the ranks have to connect to
@@ -241,6 +258,7 @@ inline constexpr int language_answer_ms = 300'000;
 // `miniray doctor` warns about clocks that differ by more, about name lookups that take longer, and about machines that
 // have less.
 inline constexpr int clock_difference_max_ms = 500;
+inline constexpr int clock_rounds = 3;  // how often each clock is read; the quickest answer is the most exact
 inline constexpr int slow_lookup_ms = 2000;
 inline constexpr std::uint64_t checked_shared_memory_bytes_min = 512 * mib;
 inline constexpr std::uint64_t checked_open_files_min = 4096;
@@ -253,6 +271,12 @@ inline constexpr int stack_look_ms = 10;
 inline constexpr std::size_t group_stacks_max = 8;
 inline constexpr std::size_t group_stack_lines_max = 20;
 inline constexpr std::size_t group_notice_chars_max = 200;
+
+// Restarts. The defaults of RestartPolicy.
+inline constexpr int restarts_max = 3;
+inline constexpr int restart_window_ms = 60'000;
+inline constexpr int restart_pause_ms = 500;
+inline constexpr int restart_pause_max_ms = 30'000;
 
 // Pools. A worker gets tasks ahead, as long as they are shorter than task_ahead_below_ms, until it has work for
 // work_ahead_ms. A task that has waited behind another for task_lease_ms is taken back.
@@ -271,9 +295,13 @@ inline constexpr std::size_t functions_known_max = 256;
 // While every worker has more than one task, the pool sleeps up to this long and then reads all replies together.
 inline constexpr int rest_us = 500;
 inline constexpr int rest_min_us = 20;  // a shorter sleep is not worth its cost
-// Once map() knows how long an item takes, it makes chunks that take chunk_ms, of at most chunk_items_max items.
+// Once map() knows how long an item takes, it makes chunks that take chunk_ms, of at most chunk_items_max items. The
+// last chunks are shorter, but not shorter than chunk_min_us, because a message has a cost.
 inline constexpr int chunk_ms = 4;
+inline constexpr int chunk_min_us = 500;
 inline constexpr std::size_t chunk_items_max = 4096;
+// Before map() knows that, each worker's share is cut into this many chunks, of at most first_chunk_items_max items.
+inline constexpr std::size_t first_chunks_per_share = 32;
 inline constexpr std::size_t first_chunk_items_max = 64;
 // For an iterator that may have no end: how many items a chunk has, and how many chunks for each worker are running or
 // have results that were not taken.
@@ -312,6 +340,12 @@ inline constexpr int new_link_ms = 1000;
 inline constexpr int stillborn_max = 3;
 // Results of one map() or imap_unordered() that the caller has not taken.
 inline constexpr std::uint64_t results_bytes_max = 1 * gib;
+// Python. The thread that delivers a pool's results starts again after an internal error, up to deliveries_max times in
+// all. While a pool is being interrupted, a callback may hold that thread up for delivery_ms; then another thread ends
+// the workers. After a thread has said that it ends, the pool waits for it no longer than last_steps_ms.
+inline constexpr int deliveries_max = 3;
+inline constexpr int delivery_ms = 500;
+inline constexpr int last_steps_ms = 1000;
 
 // How many events an event log holds in memory; it drops the oldest first.
 inline constexpr std::size_t events_max = 10'000;
@@ -324,7 +358,7 @@ inline constexpr std::size_t crash_report_bytes_max = 256 * kib;
 inline constexpr std::size_t check_report_bytes_max = 4096;
 inline constexpr int check_value_chars_max = 256;
 // A crash stack has at most this many innermost and outermost calls, and characters of a line and of a name. Finding
-// the names takes at most this long; a longer search is given up, and the stack has addresses.
+// the names takes at most this long; a longer search is stopped, and the stack has addresses.
 inline constexpr int crash_frames_max = 64;
 inline constexpr int crash_outer_frames_max = 32;
 inline constexpr std::size_t crash_line_bytes_max = 4096;
@@ -337,7 +371,12 @@ inline constexpr std::size_t output_tail_bytes = 4 * kib;
 inline constexpr std::size_t text_string_chars_max = 120;
 inline constexpr std::size_t text_elements_max = 16;
 
-// Python. How many names of methods a worker keeps split into parts, and how many names of dropped objects it keeps for
+// Python. Of the latest long list that arrived, one number in list_anchor_step is kept, at most list_anchors_max of
+// them, so that Python keeps the memory for the next list. A number takes 32 bytes and an arena has room for 32,768, so
+// each arena has two anchors, and at most 64 MiB are kept.
+inline constexpr std::size_t list_anchor_step = 16'384;
+inline constexpr std::size_t list_anchors_max = 128;
+// How many names of methods a worker keeps split into parts, and how many names of dropped objects it keeps for
 // errors.
 inline constexpr std::size_t method_names_max = 1000;
 inline constexpr std::size_t forgotten_names_max = 100;
@@ -355,13 +394,17 @@ inline constexpr std::size_t pickle_sample_bytes = 1 * mib;
 inline constexpr std::size_t memory_reserve_bytes = 1 * mib;
 // Values and tables as text.
 inline constexpr std::size_t shown_value_chars_max = 60;
+inline constexpr std::size_t shown_beginning_chars = 40;  // of a value that is longer
 inline constexpr std::size_t shown_rows_max = 24;
 // Notebooks. One read of a worker's output takes more than a pipe holds. A line without its end is shown after
 // notebook_unfinished_ms.
 inline constexpr std::size_t notebook_read_bytes = 1 * mib;
 inline constexpr int notebook_unfinished_ms = 100;
-// How often a map shows its progress: on a terminal, and elsewhere (in lines).
+// How often a map shows its progress: on a terminal, and elsewhere (in lines). The bar has progress_bar_chars, in a
+// line of at most progress_columns_max.
 inline constexpr int map_progress_ms = 100;
 inline constexpr int map_progress_line_ms = 10'000;
+inline constexpr int progress_bar_chars = 24;
+inline constexpr int progress_columns_max = 1000;
 
 }  // namespace miniray::limits

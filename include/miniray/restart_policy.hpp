@@ -7,15 +7,19 @@
 #include <string>
 
 #include "miniray/export.hpp"
+#include "miniray/limits.hpp"
 #include "miniray/seconds.hpp"
 
 namespace MINIRAY_API miniray {
 
 struct RestartPolicy {
-  int max_restarts = 3;        ///< the number of restarts within window_s; 0: no restart
-  Seconds window_s = 60;       ///< older restarts do not count
-  Seconds backoff_s = 0.5;     ///< the pause before a restart; it doubles with each restart within window_s
-  Seconds backoff_max_s = 30;  ///< the longest pause
+  /// The number of restarts within window_s. 0: no restart.
+  int max_restarts = limits::restarts_max;
+  /// Older restarts do not count.
+  Seconds window_s = limits::restart_window_ms / 1000.0;
+  /// The pause before a restart. It doubles with each restart within window_s, up to backoff_max_s.
+  Seconds backoff_s = limits::restart_pause_ms / 1000.0;
+  Seconds backoff_max_s = limits::restart_pause_max_ms / 1000.0;
   /// If true, the workers of a lost node may be started on other nodes.
   bool other_nodes = false;
 };

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from miniray import _check, _pickling
+from miniray import _check, _core, _pickling
 from miniray.errors import ProtocolError, TaskOutOfMemory, WorkerError
+
+_QUOTED_MAX = _core.limits.quoted_bytes_max
 
 Reply = tuple[str, Any]  # the kind and the body of a reply
 
@@ -28,7 +30,7 @@ def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> Bas
     if kind == "unknown" and not described.get("failed") and ("pickle" not in described or not shelf.takes_pickles):
         return LookupError(f"{described['message']}\n(in {worker})")
     if kind not in ("error", "unknown"):
-        return WorkerError(f"{worker} answered a call with what cannot be read: {str(reply)[:200]}")
+        return ProtocolError(f"{worker} answered a call with what cannot be read: {str(reply)[:_QUOTED_MAX]}")
     return error_of(worker, described, shelf)
 
 
@@ -60,6 +62,7 @@ def error_of(worker: str, described: Any, shelf: _pickling.UnpickleContext) -> B
     if described["type"] in _OUT_OF_MEMORY:
         return TaskOutOfMemory(described["message"])
     failed = WorkerError(f"a call in {worker} raised {described['type']}: {described['message']}\n{where}")
+    failed._of_call = True
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text
     return failed

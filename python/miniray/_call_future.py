@@ -115,7 +115,10 @@ class CallFuture(MiniRayFuture[T]):
     def _wait(self, timeout: float | None) -> None:
         _check.seconds("timeout", timeout)
         if self._state == PENDING and not self._worker._wait_for_call(self._number, timeout):
-            raise TimeoutError(f"{self._name} in {self._worker.name} has not returned after {timeout} s")
+            raise TimeoutError(
+                f"{self._worker.name} has not answered the call of {self._name} after {timeout} s; it goes on, and its "
+                "result is not lost"
+            )
         if self._state != FINISHED:
             raise CancelledError(f"the call of {self._name} was cancelled")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
     T = TypeVar("T")
 
 _SHOWN_CHARACTERS_MAX = _core.limits.shown_value_chars_max
+_SHOWN_BEGINNING = _core.limits.shown_beginning_chars
 
 
 def shown(value: object) -> str:
@@ -30,7 +31,9 @@ def shown(value: object) -> str:
         return f"the function {value.__name__}"
     if type(value) in (str, bytes, int, float, bool, complex, list, tuple, dict, set):
         text = repr(value)
-        return f"the {kind} {text}" if len(text) <= _SHOWN_CHARACTERS_MAX else f"a {kind} that begins {text[:40]}..."
+        if len(text) > _SHOWN_CHARACTERS_MAX:
+            return f"a {kind} that begins {text[:_SHOWN_BEGINNING]}..."
+        return f"the {kind} {text}"
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 

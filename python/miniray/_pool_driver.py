@@ -26,9 +26,9 @@ from miniray.supervision import EventLog, RestartPolicy
 from miniray.worker import INTERRUPT, KILL
 
 _FUNCTION = type(lambda: None)
-_DELIVERIES = 3  # how often the thread that delivers begins anew
-_LAST_STEPS_S = 1.0  # how long to wait for a thread that has said that it ends
-_DELIVERY_S = 0.5  # how long one delivery of news may hold up a pool that is being interrupted
+_DELIVERIES_MAX = _core.limits.deliveries_max
+_LAST_STEPS_S = _core.limits.last_steps_ms / 1000
+_DELIVERY_S = _core.limits.delivery_ms / 1000
 _LOGGER = logging.getLogger("miniray")
 
 live: set[PoolDriver] = set()  # those whose threads run
@@ -70,7 +70,7 @@ def end_those_on(cluster: Any) -> None:
         driver.wait_for_the_end()
 
 
-def _name(fn: Any) -> str:
+def name_of(fn: Any) -> str:
     return fn if isinstance(fn, str) else str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
@@ -96,7 +96,6 @@ class PoolDriver:
         self._anonymous: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()  # such as lambdas
         self._pid = os.getpid()
         self._mappings: set[Any] = set()  # the maps that have more to submit
-        self._closing = False
         self._ended = Latch()  # set when the workers have ended, too
         self._ending = Latch()  # set when nothing is to be tried or replaced any more
         self._deliveries = 0  # begun
@@ -196,14 +195,15 @@ class PoolDriver:
 
     def explain(self, error: Exception, fn: Any, arguments: Any, keywords: Any) -> Exception:
         """Return the error of a task that could not be submitted, with the argument that is to blame."""
-        return _unsendable.explain_call(error, _name(fn), arguments, keywords, self.definitions.takes)
+        return _unsendable.explain_call(error, name_of(fn), arguments, keywords, self.definitions.takes)
 
     def explain_items(self, error: Exception, fn: Any, items: Any, first: int) -> Exception:
-        return _unsendable.explain_items(error, _name(fn), items, first, self.definitions.takes)
+        return _unsendable.explain_items(error, name_of(fn), items, first, self.definitions.takes)
 
     def _describe(self, definition: Definition) -> None:
         slot = "" if definition.slot is None else "{}:{}".format(*definition.slot)
-        name = getattr(definition.thing, "__qualname__", None) or type(definition.thing).__qualname__
+        thing = definition.thing
+        name = definition.name if thing is None else getattr(thing, "__qualname__", None) or type(thing).__qualname__
         self.core.describe(definition.handle, definition.described, definition.by_value, slot, name)
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class PoolDriver:
         spoil a count that is kept here."""
         if (why := self.core.broken()) is not None:
             raise PoolBroken(why)
-        if self._closing:
+        if self.core.refuses_tasks():
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     @staticmethod
@@ -222,7 +222,6 @@ class PoolDriver:
     def shut_down(self, wait: bool, cancel_futures: bool) -> None:
         if os.getpid() != self._pid:
             return  # a forked child must not end its parent's pool
-        self._closing = True
         self.core.refuse_tasks()
         if cancel_futures:
             self.core.cancel_waiting()
@@ -241,7 +240,6 @@ class PoolDriver:
     def begin_to_end(self, how: int = INTERRUPT) -> None:
         if os.getpid() != self._pid:
             return
-        self._closing = True
         self.core.refuse_tasks()
         for mapping in list(self._mappings):
             mapping.hurry(True)
@@ -265,7 +263,7 @@ class PoolDriver:
             self._mappings.add(mapping)
         elif mapping in self._mappings:
             self._mappings.discard(mapping)
-            if self._closing:
+            if self.core.refuses_tasks():
                 self.core.nudge()
 
     def delivers_here(self) -> bool:
@@ -327,7 +325,7 @@ class PoolDriver:
         """Deliver until the end. No exception may end the thread while somebody waits for a future: whatever goes wrong
         ends the tasks with PoolBroken, and what is left is delivered."""
         try:
-            for attempt in range(_DELIVERIES):
+            for attempt in range(_DELIVERIES_MAX):
                 try:
                     self._deliver_until_the_end()
                     break
@@ -447,7 +445,8 @@ class PoolDriver:
             error: BaseException = what
             of = "" if options.name is None else f" of {name}"
             limit = "" if options.memory_bytes is None else f" (memory_bytes={options.memory_bytes})"
-            error.args = (f"{error}\nIt died while running {self._running(task)}{of}{limit}.",)
+            tries = "" if task.tries < 2 else f", which was tried {task.tries} times"
+            error.args = (f"{error}\nIt died while running {self._running(task)}{of}{limit}{tries}.",)
             return error
         if kind == "timeout":
             doing = f". It was doing this:\n{what}" if what else ""

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from miniray import _call_errors, _check, _core, _pickling
+from miniray._pool_driver import name_of
 from miniray.errors import ProtocolError
 
 
@@ -54,7 +55,7 @@ class Mapping:
         )
         self._condition = self._driver.condition
         self._results: dict[int, tuple[list[Any], dict[int, BaseException], int]] = {}  # by their first item
-        self._interrupted = False
+        self._interrupted = self._timed_out = False
         self._began_ns = time.monotonic_ns()
         self._feeding = threading.Lock()  # held by the thread that sends
         self._must_feed = False
@@ -301,7 +302,11 @@ class Mapping:
                 self._driver.refuse_to_wait_here()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"not all results are there after {timeout} s")
+                    self._timed_out = True
+                    name = name_of(self._fn)
+                    raise TimeoutError(
+                        f"the map of {name} is not done after {timeout} s, and what was left of it is cancelled"
+                    )
                 self._condition.wait(left)
 
     def _abandon_surely(self) -> None:
@@ -318,7 +323,8 @@ class Mapping:
             raise again
 
     def _abandon(self) -> None:
-        """Nobody will ask for the rest. After Ctrl-C, what runs is interrupted, so that its workers are free."""
+        """Nobody will ask for the rest. After Ctrl-C or a time-out, what runs is ended too, so that its workers are
+        free."""
         self._interrupted = self._interrupted or self._interrupted_since()
         under_way = self._flow.abandon()
         self._note_last()
@@ -331,7 +337,7 @@ class Mapping:
 
     def _take_back(self, number: int) -> None:
         core = self._driver.core
-        core.interrupt(number) if self._interrupted else core.cancel(number, False)
+        core.interrupt(number) if self._interrupted else core.cancel(number, self._timed_out)
 
 
 def _dropped(mapping: Mapping | None) -> None:

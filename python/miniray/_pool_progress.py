@@ -12,8 +12,8 @@ from miniray import _core
 
 _TERMINAL_S = _core.limits.map_progress_ms / 1000
 _PLAIN_S = _core.limits.map_progress_line_ms / 1000
-_BAR_WIDTH = 24
-_COLUMNS_MAX = 1000
+_BAR_WIDTH = _core.limits.progress_bar_chars
+_COLUMNS_MAX: int = _core.limits.progress_columns_max
 
 
 class Bar:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CallFuture", "RemoteObject", "RemoteTraceback", "as_completed", "serve_calls"]
 
+_QUOTED_MAX = _core.limits.quoted_bytes_max
+
 
 def __getattr__(name: str) -> Any:
     """Futures are imported when the first is made: a worker that only answers calls has none."""
@@ -39,7 +41,7 @@ def serve_calls(handle: _core.Handle) -> None:
     """Answer calls, and do nothing else: a work function."""
     while True:
         message = handle.recv()
-        raise TypeError(f"this worker only answers calls, and was sent a message: {str(message)[:100]}")
+        raise TypeError(f"this worker only answers calls, and was sent a message: {str(message)[:_QUOTED_MAX]}")
 
 
 class _RemoteMethod(partial[Any]):

@@ -76,6 +76,7 @@ class TaskOutOfMemory(MiniRayError, MemoryError):
 class WorkerError(MiniRayError, RuntimeError):
     """The work function raised an exception. The text has the traceback from the worker."""
 
+    _of_call = False  # a function that was called raised it, and the worker goes on
     worker: str = ""
     type: str = ""
     message: str = ""

@@ -175,7 +175,8 @@ class _Submitter(Executor):
         """Yield what ``map(fn, *iterables)`` yields, computed in parallel. The arguments are collected at once.
 
         Short calls travel in chunks: of ``chunksize``, or of as many as the measured time of a call suggests. What a
-        call raises is raised when its turn comes.
+        call raises is raised when its turn comes. TimeoutError if a result is not there ``timeout`` seconds after this
+        call: then the calls that are left are cancelled, also those that run.
         """
         _check.seconds("timeout", timeout)
         check_chunksize(chunksize)

@@ -22,10 +22,10 @@ class RestartPolicy:
     functions that may run twice.
     """
 
-    max_restarts: int = 3
-    window_s: float = 60.0
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
+    max_restarts: int = _core.limits.restarts_max
+    window_s: float = _core.limits.restart_window_ms / 1000
+    backoff_s: float = _core.limits.restart_pause_ms / 1000
+    backoff_max_s: float = _core.limits.restart_pause_max_ms / 1000
     other_nodes: bool = False
     retry_calls: bool = False
 

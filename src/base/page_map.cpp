@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "miniray/limits.hpp"
+
 namespace miniray::system {
 
 // The kernel has a word for each page in /proc/self/pagemap. A page that was written to has become anonymous memory,
@@ -14,7 +16,6 @@ namespace miniray::system {
 bool is_unwritten(std::span<const std::byte> bytes) {
   constexpr std::uint64_t present = std::uint64_t{1} << 63, swapped = std::uint64_t{1} << 62;
   constexpr std::uint64_t of_file = std::uint64_t{1} << 61;
-  constexpr std::size_t words_per_read = 65'536;
   if (bytes.empty()) return true;
   const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (map < 0) return false;
@@ -22,7 +23,7 @@ bool is_unwritten(std::span<const std::byte> bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
   std::uintptr_t page = begin / page_bytes;
   const std::uintptr_t end = (begin + bytes.size() - 1) / page_bytes + 1;
-  std::vector<std::uint64_t> words(std::min<std::size_t>(end - page, words_per_read));
+  std::vector<std::uint64_t> words(std::min<std::size_t>(end - page, limits::page_words_per_read));
   bool unwritten = true;
   while (unwritten && page < end) {
     const std::size_t wanted = std::min<std::size_t>(end - page, words.size());

@@ -13,6 +13,7 @@
 #include "base/check.hpp"
 #include "base/system.hpp"
 #include "miniray/error.hpp"
+#include "miniray/limits.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
 
@@ -22,8 +23,6 @@ namespace {
 // The first byte of a page. A forked child finds 0 there. Without it, a child would take the zeros for a key, which
 // everybody could guess.
 constexpr unsigned char present = 1;
-// More than a hash and its callers use.
-constexpr std::size_t wiped_stack_bytes = 8192;
 
 void overwrite_value(char* entry, std::string_view name, std::size_t bytes) {
   const std::string_view text(entry, bytes);
@@ -82,7 +81,7 @@ std::span<unsigned char> Secret::get() const {
 }
 
 [[gnu::noinline]] void wipe_stack() {
-  std::array<unsigned char, wiped_stack_bytes> room;
+  std::array<unsigned char, limits::wiped_stack_bytes> room;
   explicit_bzero(room.data(), room.size());
 }
 

@@ -57,7 +57,7 @@ void CallDesk::send(const Message& call, Patience patience) {
   const int process = worker().replacements();
   try {
     if (patience == Patience::none)
-      (void)worker().send_some(call);
+      send_some(call);
     else
       run_waiting([&] { worker().send(call); });
   } catch (...) {
@@ -65,6 +65,22 @@ void CallDesk::send(const Message& call, Patience patience) {
     if (is_end(worker()) && worker().replacements() != process) on_end(process);
     throw;
   }
+}
+
+// A call of the worker that never waits notes its end, and leaves the recovery to the desk.
+void CallDesk::send_some(const Message& call) {
+  try {
+    (void)worker().send_some(call);
+  } catch (const Error&) {
+    recover_if_ended();
+    throw;
+  }
+}
+
+// Throws what the caller gets after a recovery. Returns if there is nothing to recover.
+void CallDesk::recover_if_ended() {
+  Recovery* const recovery = worker().recovery();
+  if (recovery != nullptr && recovery->pending()) run_waiting([&] { recovery->recover(worker()); });
 }
 
 void CallDesk::begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience) {
@@ -138,10 +154,10 @@ void CallDesk::take_replies() {
     }
   } catch (const Error&) {
     if (!is_end(worker())) throw;
-    Recovery* const recovery = worker().recovery();
-    if (recovery == nullptr || !recovery->pending()) return on_end(process);
+    const std::exception_ptr end = std::current_exception();
     try {
-      run_waiting([&] { recovery->recover(worker()); });
+      recover_if_ended();
+      std::rethrow_exception(end);
     } catch (const Error&) {
       on_end(process);
     }

@@ -47,7 +47,8 @@ class CallDesk {
 
   enum class Patience : std::uint8_t {
     wait,
-    none,  ///< bytes that the kernel does not take at once are sent while a later call waits for a reply
+    none,  ///< bytes that the kernel does not take at once are sent while a later call waits for a reply; only the
+           ///< recovery of a worker that has ended is waited for
   };
   /// Sends a call, and keeps its settler until the call is settled or dropped. If it throws, the call was not made.
   void begin(const Message& call, std::shared_ptr<CallSettler> settler, Patience patience = Patience::wait);
@@ -77,6 +78,8 @@ class CallDesk {
   };
 
   void send(const Message& call, Patience patience);
+  void send_some(const Message& call);
+  void recover_if_ended();
   void check(const Message& reply) const;
   Message receive(const Deadline& deadline);
   void settle(const Message& reply);

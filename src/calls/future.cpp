@@ -1,6 +1,7 @@
 #include "miniray/future.hpp"
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "calls/due_callbacks.hpp"
 #include "miniray/typed_function.hpp"
 
@@ -107,7 +108,7 @@ bool FutureBase::cancel() const {
 
 Pending& FutureBase::settled(Timeout timeout_s) const {
   if (!wait(timeout_s))
-    throw TimeoutError(pending()->describe_wait() + " after " + Value(*timeout_s).text() +
+    throw TimeoutError(pending()->describe_wait() + " after " + number_text(*timeout_s) +
                        " s; it goes on, and its result is not lost");
   pending()->check();
   return *pending();

@@ -206,7 +206,6 @@ bool Channel::State::spin() {
     return false;
   }
   if (!ring_in_) return spin_.until([&] { return fill(system::Block::no); });
-  constexpr int yields_per_read = 4;
   int yields = 0;
   ring_in_->watch();
   ring_in_->show_cpu();
@@ -214,7 +213,8 @@ bool Channel::State::spin() {
     return !ring_in_->empty() && (ring_in_->may_take(absorbed_bytes_) || fill(system::Block::no));
   };
   try {
-    const bool came = spin_.until(look, [&] { return ++yields % yields_per_read == 0 && fill(system::Block::no); });
+    const bool came =
+        spin_.until(look, [&] { return ++yields % limits::yields_per_read == 0 && fill(system::Block::no); });
     return leaves_frames_in_ring() ? came : absorb_ring() || came;
   } catch (...) {
     absorb_ring();  // asks for wake-ups again: watch() has turned them off

@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/system.hpp"
+#include "miniray/limits.hpp"
 
 namespace miniray {
 
@@ -22,8 +23,8 @@ class Spin {
   /// should be cheap: no system call. Returns whether one of them returned true.
   template <class Look, class Attempt>
   bool until(Look look, Attempt attempt) {
-    if (budget_ns_ > 0 && looks_eagerly() && looks(eager_looks, look)) return came();
-    return until([&] { return looks(looks_per_yield, look) || attempt(); });
+    if (budget_ns_ > 0 && looks_eagerly() && looks(limits::eager_looks, look)) return came();
+    return until([&] { return looks(limits::looks_per_yield, look) || attempt(); });
   }
   template <class Attempt>
   bool until(Attempt attempt) {
@@ -33,7 +34,7 @@ class Spin {
     do {
       const std::int64_t before = now;
       system::yield();  // if no other core is free, the peer needs this one
-      if (now_ns() - before > others_ran_ns) crowded_ = crowded_waits;
+      if (now_ns() - before > limits::others_ran_ns) crowded_ = limits::crowded_waits;
       if (attempt()) return came();
       now = now_ns();
     } while (now - started_ns_ < budget_ns_);
@@ -46,17 +47,12 @@ class Spin {
   /// Called after the sleep that followed until(). A short sleep means that a little more spinning would have paid.
   void woke() {
     if (most_ns_ == 0) return;
-    constexpr int wake_up_worth = 4;  // after a sleep of this many budgets, spinning would not have paid
-    budget_ns_ = now_ns() - started_ns_ < wake_up_worth * most_ns_ ? most_ns_ : budget_ns_ / 2;
+    budget_ns_ = now_ns() - started_ns_ < limits::wake_up_worth_spins * most_ns_ ? most_ns_ : budget_ns_ / 2;
   }
 
  private:
   // A yield is a system call, which takes longer than a message needs there and back. So the first looks come without
   // one, unless a yield has lately let another process run: then this process shares its core.
-  static constexpr int eager_looks = 80, looks_per_yield = 20;
-  static constexpr std::int64_t others_ran_ns = 10'000;
-  static constexpr int crowded_waits = 64;
-
   bool looks_eagerly() { return crowded_ == 0 || --crowded_ == 0; }
   template <class Look>
   static bool looks(int count, Look look) {

@@ -15,7 +15,6 @@ namespace miniray {
 namespace {
 
 constexpr double clock_difference_s_max = limits::clock_difference_max_ms / 1000.0;
-constexpr int clock_rounds = 3;
 
 class MachineCheck {
  public:
@@ -32,7 +31,7 @@ class MachineCheck {
   // question and answer. Of several rounds, the quickest counts, because its middle is the most exact.
   [[nodiscard]] double clock_offset_s(std::size_t node) {
     double offset_s = 0, best_s = INFINITY;
-    for (int round = 0; round < clock_rounds; ++round) {
+    for (int round = 0; round < limits::clock_rounds; ++round) {
       const std::int64_t before_ns = system::time_of_day_ns();
       const std::int64_t there_ns = exam_.probes->ask(node, {{"cmd", "clock"}})["now_ns"].integer();
       const std::int64_t after_ns = system::time_of_day_ns();

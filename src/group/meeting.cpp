@@ -44,7 +44,7 @@ struct Place {
 
 // Strangers may connect too. They leave descriptors for the ranks.
 std::size_t places_for_pending() {
-  return std::min<std::size_t>(limits::newcomers_max, system::descriptor_limit() / 4);
+  return std::min<std::size_t>(limits::pending_connections_max, system::descriptor_limit() / 4);
 }
 
 std::string ports_text(int first_port, int last_port) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "base/futex.hpp"
 #include "channel/spin.hpp"
 #include "miniray/error.hpp"
@@ -122,12 +123,11 @@ void GroupSegment::sync() {
 }
 
 bool GroupSegment::spin() {
-  constexpr int looks_per_yield = 50;
   if (spin_ns_ == 0) return complete();
   const std::int64_t until = now_ns() + spin_ns_;
   do {
     // With more ranks than cores, a rank that spins takes time from the one that it waits for.
-    for (int look = 0; look < (crowded_ ? 1 : looks_per_yield); ++look) {
+    for (int look = 0; look < (crowded_ ? 1 : limits::group_looks_per_yield); ++look) {
       if (complete()) return true;
       system::pause();
     }
@@ -247,8 +247,8 @@ std::string GroupSegment::missing_here() const {
 void GroupSegment::time_out(const std::string& missing) {
   if (!set_broken(Fault::gave_up, index_)) throw_broken(head().broken.load());
   if (tell_outside_) tell_outside_(reason_in(head().broken.load()));
-  throw TimeoutError(name_of_index(index_) + " waited " + std::to_string(settings_.timeout_s) + " s in " +
-                     call().text() + ", and missing is " + missing +
+  throw TimeoutError(name_of_index(index_) + " waited " + number_text(settings_.timeout_s) + " s in " + call().text() +
+                     ", and missing is " + missing +
                      ". Let all ranks make the same calls, or raise the group's time-out; make another group");
 }
 

@@ -23,6 +23,15 @@ std::pair<std::string, std::string> described(const std::exception_ptr& end) {
   }
 }
 
+// Kills the process and waits until it is gone, so that it answers no other call.
+void kill_surely(Worker& worker) {
+  worker.kill();
+  try {
+    (void)worker.wait(limits::kill_wait_ms / 1000.0);
+  } catch (const Error&) {  // its host cannot be reached, which the next call reports
+  }
+}
+
 }  // namespace
 
 Supervision::Supervision(Replace replace, SupervisionOptions options)
@@ -91,7 +100,7 @@ bool Supervision::attempt(Worker& worker) {
   } catch (const AttemptFailed& error) {
     return failed(worker, error);
   } catch (...) {
-    worker.kill();  // it lacks its state, so no call may use it
+    kill_surely(worker);  // it lacks its state, so no call may use it
     throw;
   }
   return recovered_ = true;

@@ -1,8 +1,6 @@
 #include "tasks/driver.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <future>
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
@@ -103,7 +101,7 @@ void TaskDriver::set_link(std::size_t node, Channel link) {
 std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
   check(terms.demand);
   if (terms.timeout_s && !(*terms.timeout_s > 0))
-    throw UsageError("a task's time-out is a number of seconds above 0, not " + std::to_string(*terms.timeout_s));
+    throw UsageError("a task's time-out is a number of seconds above 0, not " + number_text(*terms.timeout_s));
   if (terms.retries < 0) throw UsageError("retries is 0 or more, not " + std::to_string(terms.retries));
   if (terms.memory_bytes == std::uint64_t{0}) throw UsageError("memory_bytes is 1 or more, not 0");
   TaskEngine probe({});
@@ -112,22 +110,10 @@ std::shared_ptr<const TaskTerms> TaskDriver::terms(TaskTerms terms) const {
   return std::make_shared<const TaskTerms>(std::move(terms));
 }
 
-// Asks the engine's thread, and waits for the answer.
-template <class Answer, class Question>
-Answer TaskDriver::ask(Question question) {
+template <class Question>
+auto TaskDriver::ask(Question question) {
   MINIRAY_CHECK(has_thread());
-  Answer answer{};
-  std::promise<void> told;
-  const bool running = post([&](TaskEngine& engine) {
-    try {
-      answer = question(engine);
-      told.set_value();
-    } catch (...) {  // it concerns whoever asked
-      told.set_exception(std::current_exception());
-    }
-  });
-  if (running) told.get_future().get();
-  return answer;
+  return ask(std::move(question), [](const auto& /*answered*/) {});
 }
 
 // Tasks.
@@ -154,7 +140,7 @@ void TaskDriver::submit_again(Task task) {
 }
 
 void TaskDriver::cancel(std::int64_t number, bool even_if_it_runs, Closing how) {
-  (void)ask<bool>([=](TaskEngine& engine) {
+  (void)ask([=](TaskEngine& engine) {
     engine.cancel(number, even_if_it_runs, how);
     return true;
   });
@@ -204,15 +190,15 @@ bool TaskDriver::post(Command command) {
 }
 
 bool TaskDriver::is_running(std::int64_t number) {
-  return ask<bool>([&](const TaskEngine& engine) { return engine.is_running(number); });
+  return ask([=](const TaskEngine& engine) { return engine.is_running(number); });
 }
 
 TaskEngine::Census TaskDriver::census() {
-  return ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
+  return ask([](const TaskEngine& engine) { return engine.census(); });
 }
 
 std::vector<TaskEngine::WorkerStatus> TaskDriver::workers() {
-  return ask<std::vector<TaskEngine::WorkerStatus>>([](const TaskEngine& engine) { return engine.workers(); });
+  return ask([](const TaskEngine& engine) { return engine.workers(); });
 }
 
 // Returns false if the engine is to stop.
@@ -266,6 +252,21 @@ bool TaskDriver::step() {
   return true;
 }
 
+namespace {
+
+// Returns the type and the text of the exception that is being handled.
+std::string current_failure() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return type_name(error) + ": " + error.what();
+  } catch (...) {
+    return "an exception that does not derive from std::exception";
+  }
+}
+
+}  // namespace
+
 // No exception may end the thread: it would end the process, or leave futures that nobody settles. What one worker
 // sends is an error of that worker; what comes this far is no worker's, such as no memory at all.
 void TaskDriver::run() {
@@ -273,18 +274,15 @@ void TaskDriver::run() {
   while (goes_on) {
     try {
       goes_on = step();
-    } catch (const std::exception& error) {
-      goes_on = !failed_;
-      fail(type_name(error) + ": " + error.what());
     } catch (...) {
       goes_on = !failed_;
-      fail("an exception that does not derive from std::exception");
+      fail(current_failure());
     }
   }
   try {
     end();
-  } catch (const std::exception& error) {
-    log(LogLevel::error, std::string("the end of a pool failed: ") + error.what());
+  } catch (...) {
+    log(LogLevel::error, "the end of a pool failed: " + current_failure());
     const std::scoped_lock lock(news_mutex_);
     ended_ = true;
   }
@@ -385,6 +383,11 @@ bool TaskDriver::post_and_tell(Command command) {
 void TaskDriver::refuse_tasks() {
   const std::scoped_lock lock(mutex_);
   refusing_ = true;
+}
+
+bool TaskDriver::refuses_tasks() const {
+  const std::scoped_lock lock(mutex_);
+  return refusing_;
 }
 
 bool TaskDriver::is_finished() {

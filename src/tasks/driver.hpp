@@ -3,14 +3,17 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -94,6 +97,7 @@ class TaskDriver {
   // The end.
   /// Refuses tasks that come from now on.
   void refuse_tasks();
+  [[nodiscard]] bool refuses_tasks() const;
   /// Returns whether tasks are refused, and the outcomes of all that were taken have been handed out.
   [[nodiscard]] bool is_finished();
   /// Ends the engine and then all workers, and waits for that.
@@ -110,7 +114,26 @@ class TaskDriver {
   using Command = std::function<void(TaskEngine&)>;
   bool post_and_tell(Command command);
 
-  // Questions. They wait for the engine's answer, so the driver must have a thread.
+  // Questions.
+  /// Asks the engine, waits for its answer and returns it; an empty answer after stop(). A driver without a thread
+  /// needs `wait(answered)`, which waits for news until answered() returns true. If it throws, the answer is dropped.
+  template <class Question, class Wait>
+  auto ask(Question question, Wait wait) {
+    using Answer = std::invoke_result_t<Question&, TaskEngine&>;
+    const auto told = std::make_shared<std::promise<Answer>>();
+    std::future<Answer> answer = told->get_future();
+    Command command = [question = std::move(question), told](TaskEngine& engine) mutable {
+      try {
+        told->set_value(question(engine));
+      } catch (...) {  // it concerns whoever asked
+        told->set_exception(std::current_exception());
+      }
+    };
+    if (!(has_thread() ? post(std::move(command)) : post_and_tell(std::move(command)))) return Answer{};
+    wait([&] { return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+    return answer.get();
+  }
+  // These need the driver's thread.
   [[nodiscard]] bool is_running(std::int64_t number);
   [[nodiscard]] TaskEngine::Census census();
   [[nodiscard]] std::vector<TaskEngine::WorkerStatus> workers();
@@ -120,8 +143,8 @@ class TaskDriver {
 
   void ring();
   bool post(Command command);
-  template <class Answer, class Question>
-  Answer ask(Question question);
+  template <class Question>
+  auto ask(Question question);
   void note(const PoolEvent& event);
   bool take_orders();
   void replace();
@@ -147,7 +170,7 @@ class TaskDriver {
   std::optional<std::string> broken_;
   std::atomic<bool> is_broken_ = false;
 
-  std::mutex mutex_;  // guards what goes to the engine, below
+  mutable std::mutex mutex_;  // guards what goes to the engine, below
   std::vector<Task> incoming_, again_;
   std::vector<Command> commands_;
   std::size_t outstanding_ = 0;  // tasks whose outcomes were not handed out yet

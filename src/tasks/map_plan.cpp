@@ -9,9 +9,8 @@ namespace miniray {
 namespace {
 
 constexpr double chunk_ns = limits::chunk_ms * 1e6;
-constexpr double shortest_ns = chunk_ns / 8;  // a shorter chunk is not worth a message
-constexpr double newest_weight = 0.3;         // how much the last chunk counts in the mean
-constexpr std::size_t first_share = 32;
+constexpr double shortest_ns = limits::chunk_min_us * 1e3;
+constexpr double newest_weight = 0.3;  // how much the last chunk counts in the mean
 
 }  // namespace
 
@@ -38,7 +37,9 @@ std::size_t MapPlan::next_length() const {
   if (chunk_size_) return *chunk_size_;
   // The first chunks are a small part of each worker's share, because its items may take long.
   if (mean_ns_ == 0)
-    return total_ ? std::clamp<std::size_t>(*total_ / (first_share * workers_), 1, limits::first_chunk_items_max) : 1;
+    return total_ ? std::clamp<std::size_t>(*total_ / (limits::first_chunks_per_share * workers_), 1,
+                                            limits::first_chunk_items_max)
+                  : 1;
   const std::size_t length = items_in(chunk_ns, total_ ? limits::chunk_items_max : limits::lazy_chunk_items_max);
   if (!total_) return length;
   // The last ones are short, so that no worker is left with much to do.

@@ -1,34 +1,29 @@
 #include "tasks/pool_driver.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "calls/call_failures.hpp"
 
 namespace miniray {
 namespace {
-
-std::string seconds_text(double seconds) {
-  std::string text = Value(seconds).text();
-  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
-}
 
 std::exception_ptr failure_of(const TaskOutcome& outcome, CallReply& reply, const std::string& function) {
   switch (outcome.kind) {
     case TaskOutcome::Kind::reply:
       return failure_in(reply, function, outcome.worker);
     case TaskOutcome::Kind::died:
-      if (outcome.task.tries < 2) return std::make_exception_ptr(WorkerDied(*outcome.certificate));
       return std::make_exception_ptr(WorkerDied(
           *outcome.certificate,
-          "It had a task of " + function + ", which was tried " + std::to_string(outcome.task.tries) + " times."));
+          "It died while running " + function +
+              (outcome.task.tries < 2 ? "." : ", which was tried " + std::to_string(outcome.task.tries) + " times.")));
     case TaskOutcome::Kind::timed_out:
       return std::make_exception_ptr(TaskTimeout(
-          function + " ran for more than " + seconds_text(*outcome.task.terms->timeout_s) + " s in " + outcome.worker +
+          function + " ran for more than " + number_text(*outcome.task.terms->timeout_s) + " s in " + outcome.worker +
           ", which was ended" + (outcome.text.empty() ? "" : ". It was doing this:\n" + outcome.text)));
     case TaskOutcome::Kind::cancelled:
       return std::make_exception_ptr(Cancelled("the task of " + function + " was cancelled"));
@@ -117,7 +112,7 @@ std::shared_ptr<const TaskTerms> PoolDriver::terms(const TaskOptions& options) c
 
 void PoolDriver::require_open() const {
   if (const std::optional<std::string> why = driver_.broken()) throw PoolBroken(*why);
-  if (closing_) throw UsageError("the pool has been shut down, and takes no more tasks");
+  if (driver_.refuses_tasks()) throw UsageError("the pool has been shut down, and takes no more tasks");
 }
 
 void PoolDriver::submit(const std::shared_ptr<TaskOwner>& owner, CallVerb verb, const Value& body,
@@ -219,20 +214,10 @@ void PoolDriver::move_on() {
   if (!led_ && !closed_ && !gone_) lead(lock, 0.0);
 }
 
-// The engine may answer after this has thrown, so the answer has a place that outlives this call.
-template <class Answer, class Question>
-Answer PoolDriver::ask(Question question) {
-  struct Reply {
-    std::atomic<bool> there = false;
-    Answer answer{};
-  };
-  const auto reply = std::make_shared<Reply>();
-  const bool asked = driver_.post_and_tell([question = std::move(question), reply](TaskEngine& engine) {
-    reply->answer = question(engine);
-    reply->there = true;
-  });
-  if (asked) (void)wait([&] { return reply->there.load(); }, Deadline::never());
-  return reply->answer;
+template <class Question>
+auto PoolDriver::ask(Question question) {
+  return driver_.ask(std::move(question),
+                     [this](const auto& answered) { (void)this->wait(answered, Deadline::never()); });
 }
 
 void PoolDriver::answer(Ticket& ticket) {
@@ -248,7 +233,7 @@ void PoolDriver::answer(Ticket& ticket) {
 void PoolDriver::shut_down() {
   {
     const std::scoped_lock lock(mutex_);
-    closing_ = true;
+    driver_.refuse_tasks();
     if (closed_) return;
   }
   (void)wait([this] { return gone_ || (under_way_.empty() && maps_ == 0); }, Deadline::never());
@@ -270,7 +255,7 @@ void PoolDriver::close() {
   Lock lock(mutex_, std::defer_lock);
   if (is_ours) lock.lock();
   if (gone_.exchange(true)) return;
-  closing_ = true;  // a coroutine that goes on because of this may submit tasks, and is told
+  if (is_ours) driver_.refuse_tasks();  // a coroutine that goes on because of this may submit tasks, and is told
   dropped.swap(under_way_);
   const auto gone = std::make_exception_ptr(Cancelled("the pool is gone, and did not finish this task"));
   TaskOutcome cancelled;
@@ -294,18 +279,17 @@ void PoolDriver::end_workers(Closing how) {
 }
 
 std::size_t PoolDriver::worker_count() {
-  return ask<std::size_t>([](const TaskEngine& engine) { return engine.census().workers; });
+  return ask([](const TaskEngine& engine) { return engine.census().workers; });
 }
 
 PoolStatus PoolDriver::status() {
-  const auto census = ask<TaskEngine::Census>([](const TaskEngine& engine) { return engine.census(); });
+  const auto census = ask([](const TaskEngine& engine) { return engine.census(); });
   return {census.waiting, census.running, tally().done(), tally().failed(), census.workers, census.idle};
 }
 
 std::vector<PoolWorker> PoolDriver::workers() {
-  using Found = std::vector<TaskEngine::WorkerStatus>;
   std::vector<PoolWorker> all;
-  for (const auto& worker : ask<Found>([](const TaskEngine& engine) { return engine.workers(); }))
+  for (const auto& worker : ask([](const TaskEngine& engine) { return engine.workers(); }))
     all.push_back({worker.name, worker.node, worker.state, worker.pid, worker.tasks});
   return all;
 }

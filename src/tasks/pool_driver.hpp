@@ -132,8 +132,8 @@ class PoolDriver {
   // One of the threads that wait leads: it runs the driver and settles the tasks of all threads. The others follow.
   void lead(Lock& lock, std::optional<double> timeout_s);
   void follow(Lock& lock, const Deadline& deadline);
-  template <class Answer, class Question>
-  Answer ask(Question question);
+  template <class Question>
+  auto ask(Question question);
   void require_open() const;
   [[noreturn]] static void throw_gone();
   void settle(const TaskOutcome& outcome, Callbacks& due);
@@ -153,7 +153,6 @@ class PoolDriver {
   LargeBuffers large_buffers_;
   std::unordered_map<std::int64_t, std::shared_ptr<TaskOwner>> under_way_;
   std::size_t maps_ = 0;  // that are under way
-  bool closing_ = false;  // no new task is taken
   bool closed_ = false;   // all tasks that were taken are done
 };
 

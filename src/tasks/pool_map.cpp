@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/error_text.hpp"
 #include "calls/call_failures.hpp"
 #include "tasks/map_flow.hpp"
 #include "tasks/pool_driver.hpp"
@@ -180,7 +181,7 @@ List map_in_chunks(PoolDriver& pool, const std::shared_ptr<const TaskTerms>& ter
     mapping.feed();
     if (mapping.is_settled()) return mapping.take();
     if (!mapping.wait(deadline))
-      throw TimeoutError("the map of " + function + " is not done after " + std::to_string(*options.timeout_s) +
+      throw TimeoutError("the map of " + function + " is not done after " + number_text(*options.timeout_s) +
                          " s, and what was left of it is cancelled");
   }
 }

@@ -31,8 +31,8 @@ namespace {
 // The limits leave descriptors for workers, and let no address take all the room.
 PendingLimits pending_limits() {
   const std::size_t descriptors = system::descriptor_limit();
-  return {std::min(limits::newcomers_max, descriptors / 4),
-          std::min(limits::newcomers_of_address_max, descriptors / 8)};
+  return {std::min(limits::pending_connections_max, descriptors / 4),
+          std::min(limits::pending_connections_of_address_max, descriptors / 8)};
 }
 
 void log_line(const std::string& line) {
