@@ -155,7 +155,7 @@ Key Key::from_hex(std::string_view text, const std::string& where) {
 }
 
 Key Key::of_user() {
-  if (const char* setting = std::getenv("MINIRAY_KEY")) return from_hex(setting, "MINIRAY_KEY");
+  if (const char* setting = std::getenv(variable)) return from_hex(setting, variable);
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0')
     throw UsageError(
@@ -174,7 +174,7 @@ Key Key::of_user() {
   return read_key_file(path);
 }
 
-void Key::wipe_environment() { wipe_from_environment("MINIRAY_KEY"); }
+void Key::wipe_environment() { wipe_from_environment(variable); }
 
 Secret Key::secret_hex() const {
   Secret hex(hex_digits);
