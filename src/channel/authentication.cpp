@@ -266,9 +266,11 @@ void Handshake::refuse_sealing(Sealing theirs) {
   refuse(
       Refusal::other_sealing,
       theirs == Sealing::never
-          ? "it was told not to encrypt (encrypt=False), and this side encrypts what leaves the machine. Say the same "
-            "on both sides: encrypt=False only on networks that you trust"
-          : "it encrypts its connections, and this side was told not to (encrypt=False). Say the same on both sides");
+          ? "it was told not to encrypt (encrypt=False, --no-encrypt), and this side encrypts what leaves the machine. "
+            "Say "
+            "the same on both sides: not to encrypt only on networks that you trust"
+          : "it encrypts its connections, and this side was told not to (encrypt=False, --no-encrypt). Say the same on "
+            "both sides");
 }
 
 // The server proves first, so that a client never gives its proof to a server without the key.
