@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import posix
 import signal
 import sys
 import traceback
