@@ -1,4 +1,4 @@
-// Times the C++ API and its yardsticks. `core_bench ROW SIDE COUNT` prints nanoseconds per operation; bench/run.py
+// Times the C++ API and its yardsticks. `core_bench ROW COUNT` prints nanoseconds per operation; bench/run.py
 // interleaves the two sides and takes medians.
 #include <algorithm>
 #include <chrono>
@@ -179,8 +179,9 @@ const std::map<std::string, Row>& rows() {
       {"large/raw", [](std::size_t n) { return raw_echo(n, bench::unix_ends(), large_bytes); }},
       {"large_tcp/raw", [](std::size_t n) { return raw_echo(n, miniray::tcp_ends(), large_bytes); }},
       {"large_tcp/ours", [](std::size_t n) { return remote_round_trip(n, large_message(), {}); }},
+      {"large_tcp/sleeping", [](std::size_t n) { return remote_round_trip(n, large_message(), 0); }},
       {"sealed/sleeping", [](std::size_t n) { return remote_round_trip(n, small_message(), 0, Wire::sealed); }},
-      {"sealed/large", [](std::size_t n) { return remote_round_trip(n, large_message(), {}, Wire::sealed); }},
+      {"sealed/large_sleeping", [](std::size_t n) { return remote_round_trip(n, large_message(), 0, Wire::sealed); }},
       {"sealed/connect", [](std::size_t n) { return connect(n, Wire::sealed); }},
       {"tcp/connect", [](std::size_t n) { return connect(n, Wire::plain); }},
       {"in_place/raw", copied_once},

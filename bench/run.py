@@ -9,6 +9,7 @@ because a ratio is more stable than a time.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import subprocess
@@ -23,16 +24,18 @@ ROOT = Path(__file__).parent.parent
 Measure = Callable[[], float]
 
 
-def core(row: str, count: int) -> Measure:
-    return lambda: _number([str(ROOT / "build/release/bench/core_bench"), row, str(count)])
+def core(row: str, count: int, **settings: str) -> Measure:
+    """Times a row of core_bench. The settings are added to its environment."""
+    return lambda: _number([str(ROOT / "build/release/bench/core_bench"), row, str(count)], settings)
 
 
 def python(row: str, count: int) -> Measure:
     return lambda: _number([sys.executable, str(ROOT / "bench/python_bench.py"), row, str(count)])
 
 
-def _number(command: list[str]) -> float:
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def _number(command: list[str], settings: dict[str, str] | None = None) -> float:
+    environment = {**os.environ, **(settings or {})}
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
 
 
 def interpreter(code: str) -> Measure:

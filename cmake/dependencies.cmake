@@ -18,11 +18,11 @@ set(MINIRAY_BEARSSL_FUNCTIONS br_hmac_init br_hmac_key_init br_hmac_out br_hmac_
     br_sha256_out br_sha256_vtable br_ec_c25519_m31 br_aes_x86ni_ctr_get_vtable br_aes_ct64_ctr_vtable
     br_ghash_pclmul_get br_ghash_ctmul64 br_gcm_init)
 
-# AES-GCM on CPUs that encrypt several blocks with one instruction. Elsewhere, BearSSL does it.
+# AES-GCM on CPUs that have instructions for it. Elsewhere, BearSSL does it.
 find_path(MINIRAY_IPSEC_MB_INCLUDE intel-ipsec-mb.h)
 find_library(MINIRAY_IPSEC_MB_LIBRARY libIPSec_MB.a)
-set(MINIRAY_IPSEC_MB_FUNCTIONS aes_keyexp_256_enc_avx512 aes_gcm_precomp_256_vaes_avx512 aes_gcm_enc_256_vaes_avx512
-    aes_gcm_dec_256_vaes_avx512)
+set(MINIRAY_IPSEC_MB_FUNCTIONS aes_keyexp_256_enc_sse aes_gcm_precomp_256_sse aes_gcm_enc_256_sse aes_gcm_dec_256_sse
+    aes_gcm_precomp_256_vaes_avx512 aes_gcm_enc_256_vaes_avx512 aes_gcm_dec_256_vaes_avx512)
 set(MINIRAY_HAS_IPSEC_MB OFF)
 if(MINIRAY_IPSEC_MB_INCLUDE AND MINIRAY_IPSEC_MB_LIBRARY)
   set(MINIRAY_HAS_IPSEC_MB ON)

@@ -1,6 +1,7 @@
 // Bindings of Group and create_group, for miniray/group.py.
 #include "miniray/group.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -128,13 +129,13 @@ void bind_group(nb::module_& module) {
   module.def(
       "_create_group",
       [](const std::vector<Worker*>& workers, double timeout, int first_port, int last_port, double unreachable,
-         bool encrypt) {
+         std::optional<bool> encrypt) {
         const nb::gil_scoped_release released;
         create_group(workers, {timeout, first_port, last_port, unreachable, encrypt});
       },
-      "workers"_a, "timeout"_a, "first_port"_a, "last_port"_a, "unreachable"_a, "encrypt"_a,
+      "workers"_a, "timeout"_a, "first_port"_a, "last_port"_a, "unreachable"_a, "encrypt"_a.none(),
       nb::sig("def _create_group(workers: collections.abc.Sequence[typing.Any], timeout: float, first_port: int, "
-              "last_port: int, unreachable: float, encrypt: bool) -> None"));
+              "last_port: int, unreachable: float, encrypt: bool | None) -> None"));
 }
 
 }  // namespace miniray::python

@@ -50,6 +50,7 @@ ForkOptions fork_options() {
   };
   options.after_fork_in_child = [] {
     PyOS_AfterFork_Child();
+    attribute("miniray._work", "forget_key")();
     (void)allow_interrupts();
   };
   options.limit_threads_in_child = [] { attribute("miniray._work", "limit_threads")(); };

@@ -11,6 +11,8 @@ from textwrap import dedent
 import pytest
 from hosts import WHOLE_LINES, Hosts
 
+import miniray
+
 SCRIPT = """
     import json, sys
     from miniray import Cluster, NodeConfig, WorkerDied
@@ -266,3 +268,59 @@ def test_output_that_cannot_be_kept(hosts: Hosts, tmp_path: Path) -> None:
         Cluster([NodeConfig("localhost")], output="{tmp_path}/file/logs")
     """)
     assert text == f"miniray.errors.UsageError: cannot make the folder {tmp_path}/file/logs (output): Not a directory"
+
+
+MANY_FILES = """
+    import os, sys, time
+    from pathlib import Path
+    from miniray import Cluster, NodeConfig
+
+    def work(handle):
+        while True:
+            print("line", handle.recv())
+            handle.send(None)
+
+    def link_of(descriptor):
+        try:
+            return os.readlink(descriptor)
+        except FileNotFoundError:  # it was closed in between
+            return ""
+
+    def open_files(folder):
+        \"\"\"How many files in the folder a child of this process holds open: the attendant writes them.\"\"\"
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        links = [[link_of(link) for link in Path(f"/proc/{child}/fd").iterdir()] for child in children]
+        return max(sum(link.startswith(folder) for link in each) for each in links)
+
+    def lines(folder):
+        return sum(len(file.read_text().splitlines()) for file in Path(folder).iterdir())
+
+    if __name__ == "__main__":
+        folder, count = sys.argv[1], int(sys.argv[2])
+        with Cluster([NodeConfig("localhost", count, base_port=0)], output=folder) as cluster:
+            workers = cluster.start(work)
+            for number in (1, 2):
+                for worker in workers:
+                    worker.send(number)
+                    worker.recv()
+                deadline = time.monotonic() + 60
+                while lines(folder) < number * count:
+                    assert time.monotonic() < deadline, "the attendant has not written all lines"
+                    time.sleep(0.01)
+                print(open_files(folder))
+"""
+
+
+def test_more_files_than_may_be_open_are_all_written(tmp_path: Path) -> None:
+    limit = miniray._core.limits.output_files_open_max
+    count = limit + 6
+    script = tmp_path / "script.py"
+    script.write_text(dedent(MANY_FILES))
+    folder = tmp_path / "logs"
+    command = [sys.executable, script, folder, str(count)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert all(1 <= int(held) <= limit for held in ended.stdout.split())
+    assert len(ended.stdout.split()) == 2
+    assert len(list(folder.iterdir())) == count
+    assert {file.read_text() for file in folder.iterdir()} == {"line 1\nline 2\n"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,23 +41,31 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "libtrain.so"
 
 
-@pytest.fixture
-def server(root: Path, library: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+@contextmanager
+def serving(root: Path, library: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     command = [root / "build/release/miniray", "worker-server", "--host", "127.0.0.1", "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--work-fn", "./libtrain.so:train_fn"],
+        [*command, "--work-fn", "./libtrain.so:train_fn", *options],
         cwd=library.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("listening on 127.0.0.1:")
-    yield process, int(line.split(":")[1].split(",")[0])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-    process.stdout.close()
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on 127.0.0.1:")
+        yield process, int(line.split(":")[1].split(",")[0])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+        process.stdout.close()
+
+
+@pytest.fixture
+def server(root: Path, library: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    with serving(root, library) as started:
+        yield started
 
 
 def test_a_function_of_a_library_runs_for_each_connection(server: tuple[subprocess.Popen[str], int]) -> None:
@@ -66,6 +75,18 @@ def test_a_function_of_a_library_runs_for_each_connection(server: tuple[subproce
         for worker in (first, second):
             worker.send({"batch": np.ones(1000)})
         assert [worker.recv() for worker in (first, second)] == [{"loss": 1000.0}, {"loss": 1000.0}]
+
+
+@pytest.mark.parametrize("option", ["--encrypt", "--no-encrypt"])
+def test_the_command_is_told_whether_to_encrypt(root: Path, library: Path, option: str) -> None:
+    encrypts = option == "--encrypt"
+    says = "this side was told not to" if encrypts else "it was told not to encrypt"
+    with serving(root, library, option) as (_, port):
+        with pytest.raises(miniray.Refused, match=rf"{says} \(encrypt=False, --no-encrypt\)"):
+            RemoteWorker("127.0.0.1", port, encrypt=not encrypts)
+        with RemoteWorker("127.0.0.1", port, encrypt=encrypts) as worker:
+            worker.send({"batch": np.ones(10)})
+            assert worker.recv() == {"loss": 10.0}
 
 
 def test_a_connection_may_name_another_function(server: tuple[subprocess.Popen[str], int]) -> None:

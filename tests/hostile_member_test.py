@@ -11,7 +11,7 @@ from typing import Any
 
 import hostile
 import pytest
-from hostile import ATTACKS, REPLY, VALUE, Peer, frame, working
+from hostile import ATTACKS, RAISED, REPLY, UNKNOWN, VALUE, Peer, frame, working
 from waiting import until
 
 import miniray
@@ -88,6 +88,53 @@ def test_the_error_says_what_the_member_sent(
         future = pool.submit(square, 3)
         with pytest.raises(kind, match=says):
             future.result(SETTLED_S)
+
+
+@pytest.mark.parametrize("verb", [RAISED, UNKNOWN])
+@pytest.mark.parametrize("kind", ["T\x1b[2J", "miniray.errors.TaskOutOfMemory"])
+def test_errors_show_the_control_characters_of_a_worker_s_words(
+    kind: str, verb: int, liar: Callable[..., Worker]
+) -> None:
+    described = {"type": kind, "message": "M\x1b[2J\x9b", "traceback": "TB\x1b]0;x\x07"}
+
+    def attack(peer: Peer, call: hostile.Received) -> None:
+        peer.write(frame(REPLY, described, number=call.number, verb=verb))
+
+    with pytest.raises((LookupError, miniray.WorkerError, miniray.TaskOutOfMemory), match=r"M\\x1b\[2J\\x9b") as raised:
+        liar(attack).call_remote("f")
+    assert "\x1b" not in str(raised.value)
+    if verb == RAISED:
+        with (
+            Pool([liar(attack)]) as pool,
+            pytest.raises((miniray.WorkerError, miniray.TaskOutOfMemory), match=r"M\\x1b\[2J\\x9b") as raised,
+        ):
+            pool.submit(square, 3).result(SETTLED_S)
+        assert "\x1b" not in str(raised.value)
+
+
+def clear_the_screen() -> None:
+    raise ValueError("\x1b[2J")
+
+
+def test_an_exception_keeps_its_text_and_its_traceback_shows_control_characters() -> None:
+    with Pool(1) as pool, pytest.raises(ValueError, match="2J") as raised:
+        pool.submit(clear_the_screen).result(SETTLED_S)
+    assert str(raised.value) == "\x1b[2J"
+    cause = raised.value.__cause__
+    assert isinstance(cause, miniray.RemoteTraceback)
+    assert "\x1b[2J" in cause.text
+    assert "\x1b" not in str(cause)
+    assert r"ValueError: \x1b[2J" in str(cause)
+    with Pool(1, pickle=False) as pool, pytest.raises(miniray.WorkerError, match=r"ValueError: \\x1b\[2J") as failed:
+        pool.submit(clear_the_screen).result(SETTLED_S)
+    assert "\x1b" not in str(failed.value)
+    assert failed.value.message == "\x1b[2J"
+
+
+def test_the_error_of_an_initializer_shows_control_characters() -> None:
+    with Pool(1, initializer=clear_the_screen) as pool, pytest.raises(Exception, match=r"\\x1b\[2J") as raised:
+        pool.submit(square, 3).result(SETTLED_S)
+    assert "\x1b" not in str(raised.value)
 
 
 def test_a_map_with_values_of_the_wrong_length_says_so(liar: Callable[..., Worker]) -> None:

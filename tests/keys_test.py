@@ -130,29 +130,53 @@ def test_no_worker_of_a_server_that_was_started_by_hand_finds_its_key(
 def test_a_server_in_a_program_wipes_the_key_of_the_environment_in_its_workers_only(tmp_path: Path) -> None:
     key = os.urandom(32).hex()
     script = """
-        import os, sys
-        from miniray import RemoteWorker, Worker, WorkerServer
+        import multiprocessing, os, signal, sys
+        from miniray import RemoteWorker, WorkerServer
         import memory_work
 
-        def serve(handle):
+        def serve(there):
             server = WorkerServer("127.0.0.1", 0, memory_work.dump)
-            handle.send(server.port)
+            there.send(server.port)
             server.serve_forever()
 
         os.environ["MINIRAY_KEY"] = os.environ["MINIRAY_KEY"]  # as programs do that change the environment
-        with Worker(serve) as server:
-            port = server.recv()
-            with RemoteWorker("127.0.0.1", port) as worker:
-                worker.send(sys.argv[1])
-                worker.recv()
-            RemoteWorker("127.0.0.1", port).close()
-            server.kill()
+        here, there = multiprocessing.Pipe()
+        server = multiprocessing.get_context("fork").Process(target=serve, args=[there])
+        server.start()
+        port = here.recv()
+        with RemoteWorker("127.0.0.1", port) as worker:
+            worker.send(sys.argv[1])
+            worker.recv()
+        RemoteWorker("127.0.0.1", port).close()
+        server.kill()
+        server.join()
     """
     ended = run(tmp_path, script, str(tmp_path / "memory"), MINIRAY_KEY=key)
     assert ended.returncode == 0, ended.stderr
     assert set(found(key, tmp_path / "memory")) <= {"its digits"}
     digits = (tmp_path / "memory").read_bytes().count(key.encode())
     assert digits == 0, f"{digits} copies"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_local_worker_has_no_key_of_the_environment(tmp_path: Path, start: str) -> None:
+    key = os.urandom(32).hex()
+    script = """
+        import os, sys
+        from miniray import Worker
+        import memory_work
+
+        if __name__ == "__main__":
+            os.environ["MINIRAY_KEY"] = os.environ["MINIRAY_KEY"]  # as programs do that change the environment
+            with Worker(memory_work.dump, start=sys.argv[2]) as worker:
+                worker.send(sys.argv[1])
+                worker.recv()
+            print(os.environ["MINIRAY_KEY"])  # the program keeps it
+    """
+    ended = run(tmp_path, script, str(tmp_path / "memory"), start, MINIRAY_KEY=key)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == key + "\n"
+    assert found(key, tmp_path / "memory") == []
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

@@ -1,4 +1,4 @@
-"""A worker server with the key that speaks the wire format by itself, and says what no server says."""
+"""A worker server with the key that speaks the wire format by itself, sealed or not, and says what no server says."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from json_client import VERSION
+from sealed_client import SealedSocket
 
 PATIENCE_S = 60
-Talk = Callable[[socket.socket], Any]
+Talk = Callable[[Any], Any]  # with a connection that may be sealed
 
 
-def read(connection: socket.socket, size: int) -> bytes:
+def read(connection: Any, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))
@@ -29,18 +30,16 @@ def read(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def accept_request(connection: socket.socket, key: bytes) -> dict[str, Any]:
+def let_in(connection: socket.socket, key: bytes) -> None:
+    """The handshake of a connection that is not sealed."""
     hello = read(connection, 48)
-    said = b"MiniRay!" + struct.pack("<III", VERSION, 0, 0) + os.urandom(32)  # not sealed
+    said = b"MiniRay!" + struct.pack("<III", VERSION, 0, 0) + os.urandom(32)
     proof = hmac.digest(key, b"MiniRay server" + hello + said, hashlib.sha256)
     connection.sendall(said + proof)
     assert read(connection, 32) == hmac.digest(key, b"MiniRay client" + hello + said + proof, hashlib.sha256)
-    (size,) = struct.unpack("<I", read(connection, 4))
-    request: dict[str, Any] = json.loads(read(connection, size))
-    return request
 
 
-def wait_for_end(connection: socket.socket) -> None:
+def wait_for_end(connection: Any) -> None:
     while connection.recv(1 << 16):
         pass
 
@@ -49,7 +48,8 @@ class LyingServer:
     """`answer` is what it answers to a request for a worker; `data` and `control` are what it then does with the
     worker's two connections."""
 
-    def __init__(self, answer: Any, data: Talk, control: Talk) -> None:
+    def __init__(self, answer: Any, data: Talk, control: Talk, sealed: bool) -> None:
+        self.sealed = sealed
         self.key = os.urandom(32)
         self._answers = {"worker": answer, "control": {}}
         self._talks = {"worker": data, "control": control}
@@ -69,12 +69,21 @@ class LyingServer:
 
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError, EOFError):
-            kind = accept_request(connection, self.key)["kind"]
-            answer = self._answers[kind]
-            text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            connection.sendall(struct.pack("<I", len(text)) + text)
-            self._talks[kind](connection)
-            connection.shutdown(socket.SHUT_RDWR)
+            line: Any = connection
+            if self.sealed:
+                line = SealedSocket(connection, self.key)
+            else:
+                let_in(connection, self.key)
+            try:
+                (size,) = struct.unpack("<I", read(line, 4))
+                kind = json.loads(read(line, size))["kind"]
+                answer = self._answers[kind]
+                text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                line.sendall(struct.pack("<I", len(text)) + text)
+                self._talks[kind](line)
+            finally:
+                connection.shutdown(socket.SHUT_RDWR)
+                line.close()
 
     def end(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -89,8 +98,10 @@ class LyingServer:
 
 
 @contextmanager
-def lying_server(answer: Any = None, data: Talk = wait_for_end, control: Talk = wait_for_end) -> Iterator[LyingServer]:
-    server = LyingServer({"pid": 1, "host": "liar"} if answer is None else answer, data, control)
+def lying_server(
+    answer: Any = None, data: Talk = wait_for_end, control: Talk = wait_for_end, sealed: bool = False
+) -> Iterator[LyingServer]:
+    server = LyingServer({"pid": 1, "host": "liar"} if answer is None else answer, data, control, sealed)
     try:
         yield server
     finally:

@@ -36,7 +36,8 @@ CERTIFICATE = {
 
 
 def connect(server: Any) -> RemoteWorker:
-    return RemoteWorker("127.0.0.1", server.port, "its.work", key=server.key.hex(), unreachable_s=1)
+    key = server.key.hex()
+    return RemoteWorker("127.0.0.1", server.port, "its.work", key=key, unreachable_s=1, encrypt=server.sealed)
 
 
 @pytest.mark.parametrize(
@@ -63,17 +64,18 @@ def test_an_answer_that_makes_no_sense_is_an_error_that_shows_it(answer: Any) ->
     assert "\x1b" not in str(raised.value)
 
 
+@pytest.mark.parametrize("sealed", [False, True], ids=["not sealed", "sealed"])
 @pytest.mark.parametrize(
     "news",
     [{}, 7, {**CERTIFICATE, "exit_code": "none"}, {**CERTIFICATE, "lost": None}, {"doing": 7}],
     ids=repr,
 )
-def test_news_that_make_no_sense_lose_the_worker(news: Any) -> None:
-    def talk(connection: socket.socket) -> None:
+def test_news_that_make_no_sense_lose_the_worker(news: Any, sealed: bool) -> None:
+    def talk(connection: Any) -> None:
         connection.sendall(frame(MESSAGE, news))
         connection.recv(1)
 
-    with lying_server(control=talk) as server:
+    with lying_server(control=talk, sealed=sealed) as server:
         worker = connect(server)
         with pytest.raises(miniray.WorkerDied, match="its server sent something that makes no sense"):
             worker.recv(timeout=PATIENCE_S)
@@ -81,13 +83,14 @@ def test_news_that_make_no_sense_lose_the_worker(news: Any) -> None:
 
 
 def flooding(data: bytes) -> Any:
-    def talk(connection: socket.socket) -> None:
+    def talk(connection: Any) -> None:
         while True:
             connection.sendall(data)
 
     return talk
 
 
+@pytest.mark.parametrize("sealed", [False, True], ids=["not sealed", "sealed"])
 @pytest.mark.parametrize(
     "data",
     [
@@ -97,8 +100,8 @@ def flooding(data: bytes) -> Any:
     ],
     ids=["small messages", "large messages", "a message of a GiB"],
 )
-def test_a_server_that_sends_news_without_end_loses_the_worker(data: bytes) -> None:
-    with lying_server(control=flooding(data)) as server:
+def test_a_server_that_sends_news_without_end_loses_the_worker(data: bytes, sealed: bool) -> None:
+    with lying_server(control=flooding(data), sealed=sealed) as server:
         worker = connect(server)
         with pytest.raises(miniray.WorkerDied, match=r"without end|the limit is"):
             worker.recv(timeout=PATIENCE_S)
@@ -159,7 +162,8 @@ def test_a_coordinator_that_floods_a_server_keeps_nobody_waiting(start_server: A
         assert server.serves()
     finally:
         over.set()
-        flooder.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # the server may have dropped the flooder, as it should
+            flooder.shutdown(socket.SHUT_RDWR)
         thread.join(PATIENCE_S)
         for each in [flooder, *others]:
             each.close()
@@ -209,7 +213,8 @@ def test_whatever_comes_over_links_the_server_serves_on(start_server: Any) -> No
     until(lambda: len(list(descriptors.iterdir())) <= before)
 
 
-def test_whatever_a_server_says_its_workers_are_lost_at_worst() -> None:
+@pytest.mark.parametrize("sealed", [False, True], ids=["not sealed", "sealed"])
+def test_whatever_a_server_says_its_workers_are_lost_at_worst(sealed: bool) -> None:
     for seed in adversary.seeds(60):
         chance = random.Random(seed)
         news = [
@@ -221,7 +226,7 @@ def test_whatever_a_server_says_its_workers_are_lost_at_worst() -> None:
         def saying(pieces: list[bytes]) -> Any:
             return lambda connection: [connection.sendall(piece) for piece in pieces]
 
-        with lying_server(data=saying(said), control=saying(news)) as server:
+        with lying_server(data=saying(said), control=saying(news), sealed=sealed) as server:
             worker = connect(server)
             for _ in range(5):
                 try:

@@ -24,6 +24,7 @@ from waiting import until
 import miniray
 from miniray import RemoteWorker
 
+ROOT = Path(__file__).parent.parent
 SECRET = b"nobody else may read this"
 PATIENCE_S = 60
 CONTROL_ANSWER = bytes(4 + 4 + len("{}") + 16)  # what the server says on a worker's second connection, sealed
@@ -47,8 +48,20 @@ def close(client: Any) -> None:
     client.connection.close()
 
 
+NARROW = {"aes", "pclmulqdq", "sse4_2"}
+FLAGS = {
+    "common": set(),
+    "narrow": NARROW,
+    "wide": {*NARROW, "avx512f", "avx512bw", "avx512vl", "avx512dq", "vaes", "vpclmulqdq"},
+}
+HERE = set(Path("/proc/cpuinfo").read_text().split())
+KINDS = [kind for kind, flags in FLAGS.items() if flags <= HERE]  # of cipher that this CPU can use
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wish", [1, 2])
-def test_a_second_implementation_agrees(sealing_server: Any, wish: int) -> None:
+def test_a_second_implementation_agrees(start_server: Callable[..., Any], wish: int, kind: str) -> None:
+    sealing_server = start_server("--work-fn", "work_functions.echo", "--encrypt", MINIRAY_TEST_CIPHER=kind)
     client = connected(sealing_server, wish)
     client.prove(bytes.fromhex(sealing_server.key))
     assert client.ask(codec="json", work_fn="work_functions.echo")["pid"] > 0
@@ -66,19 +79,45 @@ def test_a_second_implementation_agrees(sealing_server: Any, wish: int) -> None:
     close(client)
 
 
+def test_the_second_implementation_makes_the_records_that_the_cpp_test_expects() -> None:
+    """A key is replaced after two records there, and not after a million as on the wire."""
+    direction = sealed_client.Direction(bytes(range(32)), records_per_key=2)
+    records = [direction.seal(text, len(text)) for text in (b"one", b"two", b"three", b"four", b"five")]
+    records.append(direction.seal(b"", sealed_client.LAST))
+    expected = re.findall(r'"([0-9a-f]+)",\s+// record', (ROOT / "src/channel/seal_test.cpp").read_text())
+    assert [record.hex() for record in records] == expected
+
+
+def test_a_stream_goes_on_with_the_next_key(sealing_server: Any) -> None:
+    client = connected(sealing_server)
+    client.prove(bytes.fromhex(sealing_server.key))
+    client.ask(codec="json", work_fn="work_functions.echo")
+    stream: Any = client.stream
+    first_key = stream.sending.key
+    message = "x" * (sealed_client.RECORDS_PER_KEY + 100)
+    text = json.dumps(message).encode()
+    said = struct.pack("<2sBBIQ", b"MR", 0, 1, 0, len(text)) + text
+    for at in range(len(said)):  # a record for each byte
+        stream.raw.write(stream.sending.seal(said[at : at + 1], 1))
+    stream.raw.flush()
+    assert stream.sending.key != first_key
+    assert client.recv() == message
+    close(client)
+
+
 def test_a_record_that_is_not_the_next_one_ends_the_worker(sealing_server: Any) -> None:
     for attack in ("changed", "repeated", "left out"):
         client = connected(sealing_server)
         client.prove(bytes.fromhex(sealing_server.key))
         client.ask(codec="json", work_fn="work_functions.echo")
         stream: Any = client.stream
-        record = bytearray(stream.record(5, b"MR\0\1\0"))
+        record = bytearray(stream.sending.seal(b"MR\0\1\0", 5))
         if attack == "changed":
             record[-1] ^= 1
         elif attack == "repeated":
             record *= 2
         else:
-            record = bytearray(stream.record(5, b"MR\0\1\0"))
+            record = bytearray(stream.sending.seal(b"MR\0\1\0", 5))
         stream.raw.write(record)
         stream.raw.flush()
         frames = rest_of(client)
@@ -333,35 +372,62 @@ def test_two_sides_that_differ_both_say_so(start_server: Callable[..., Any], ser
 
 
 LISTENER = """
-import socket, sys
+import socket, struct, sys
+SO_RCVBUFFORCE, SOL_PACKET, ADD_MEMBERSHIP, PROMISCUOUS = 33, 263, 1, 1
 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
+    wire.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
     wire.bind(("br0", 0))
+    # also what one host sends to another
+    every = struct.pack("iHH8s", socket.if_nametoindex("br0"), PROMISCUOUS, 0, bytes(8))
+    wire.setsockopt(SOL_PACKET, ADD_MEMBERSHIP, every)
     wire.settimeout(120)
     print("listening", flush=True)
     words = [word.encode() for word in sys.argv[1:]]
-    seen, last = {word: False for word in words}, b""
-    while not seen[words[-1]]:
+    heard = set()
+    while words[-1] not in heard:
         packet = wire.recv(1 << 16)
-        text, last = last + packet, packet[-64:]
-        for word in words:
-            seen[word] = seen[word] or word in packet
-    print("heard " + " ".join(word.decode() for word in words if seen[word]), flush=True)
+        heard |= {word for word in words if word in packet}
+    print(" ".join(word.decode() for word in words if word in heard), flush=True)
 """
+WORDS = ["mr-message", "mr-broadcast", "mr-argument", "mr-result", "mr-group", "mr-last-word"]
 SCRIPT = """
 import socket
-from miniray import Cluster, NodeConfig
+import numpy as np
+from miniray import Cluster, Group, NodeConfig, Pool, create_group
 
-def work(handle):
+def large(word):
+    return np.frombuffer(word.encode() * 100_000, np.uint8)
+
+def echo(handle):
     while True:
         handle.send(handle.recv())
 
+def rank(handle):
+    group = Group(handle)
+    group.broadcast(large("mr-group").copy() if group.rank == 0 else np.zeros(len(large("mr-group")), np.uint8))
+    handle.send("done")
+
+def result_for(array):
+    assert bytes(array[:11]) == b"mr-argument"
+    return large("mr-result")
+
 if __name__ == "__main__":
-    with Cluster([NodeConfig("mr-a", 1, base_port=0)], progress=False, encrypt={encrypt}) as cluster:
-        [worker] = cluster.start(work)
-        worker.send("mr-secret-word")
-        assert worker.recv() == "mr-secret-word"
-        cluster.broadcast("mr-secret-word")
-        assert cluster.gather() == ["mr-secret-word"]
+    nodes = [NodeConfig(name, 1, base_port=0) for name in ("mr-a", "mr-b")]
+    with Cluster(nodes, progress=False, encrypt={encrypt}) as cluster:
+        workers = cluster.start(echo)
+        for worker in workers:
+            worker.send("mr-message")
+            assert worker.recv() == "mr-message"
+        cluster.broadcast(large("mr-broadcast"))
+        for worker in workers:
+            assert len(worker.recv()) == len(large("mr-broadcast"))
+        ranks = cluster.start(rank)
+        create_group(ranks)
+        assert [each.recv() for each in ranks] == ["done", "done"]
+        with Pool(cluster) as pool:
+            for size in pool.map(len, [large("mr-argument")] * 4):
+                assert size == len(large("mr-argument"))
+            pool.submit(result_for, large("mr-argument")).result()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
         last.sendto(b"mr-last-word", ("10.77.0.11", 9))
 """
@@ -369,18 +435,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("encrypt", [None, False])
 def test_a_cluster_seals_what_leaves_the_machine(hosts: Hosts, encrypt: bool | None) -> None:
-    """Somebody listens on the bridge between the machines."""
-    with hosts.testbed.popen(
-        sys.executable,
-        "-c",
-        LISTENER,
-        "mr-secret-word",
-        "mr-last-word",
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as listener:
+    """Somebody listens on the bridge between the machines, and hears everything if nothing is sealed."""
+    with hosts.testbed.popen(sys.executable, "-c", LISTENER, *WORDS, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None
         assert listener.stdout.readline() == "listening\n"
         hosts.run(SCRIPT.format(encrypt=encrypt))
-        heard = listener.stdout.readline()
-    assert heard == ("heard mr-last-word\n" if encrypt is None else "heard mr-secret-word mr-last-word\n")
+        heard = listener.stdout.readline().split()
+    assert heard == (WORDS[-1:] if encrypt is None else WORDS)

@@ -175,6 +175,8 @@ class Channel {
   void close();
   [[nodiscard]] bool closed() const;
 
+  /// Returns whether what passes through the socket is encrypted.
+  [[nodiscard]] bool sealed() const;
   /// Returns whether memory and channels can be passed to the peer: it is on this machine, and the channel may use
   /// shared memory.
   [[nodiscard]] bool shares_memory() const;

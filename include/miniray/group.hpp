@@ -42,8 +42,9 @@ struct CollectiveOptions {
   int first_port = 0, last_port = 0;
   /// A machine that does not answer for this long is treated as gone.
   Seconds unreachable_s = limits::unreachable_ms / 1000.0;
-  /// False sends data between machines unencrypted, which is for networks that you trust.
-  bool encrypt = true;
+  /// False sends data between machines unencrypted, which is for networks that you trust. By default, it is encrypted
+  /// unless all connections to workers on other machines were made with encrypt = false.
+  std::optional<bool> encrypt = {};
 };
 
 /// A rank did not take part in a call: it has died, has left, or has made another call. The group cannot be used again.

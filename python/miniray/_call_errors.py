@@ -14,13 +14,14 @@ Reply = tuple[str, Any]  # the kind and the body of a reply
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception that was raised in another process. It is the cause of the exception here."""
+    """The traceback of an exception that was raised in another process. It is the cause of the exception here. ``text``
+    is what the process sent; str() shows control characters in it as escapes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text.rstrip()}\n"""'
+        return f'\n"""\n{_check.escaped(self.text.rstrip())}\n"""'
 
 
 def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> BaseException:
@@ -28,7 +29,7 @@ def error_in(worker: str, reply: Reply, shelf: _pickling.UnpickleContext) -> Bas
     if kind in ("error", "unknown") and not _is_error(described):
         return _malformed(worker, described)
     if kind == "unknown" and not described.get("failed") and ("pickle" not in described or not shelf.takes_pickles):
-        return LookupError(f"{described['message']}\n(in {worker})")
+        return LookupError(f"{_check.escaped(described['message'])}\n(in {worker})")
     if kind not in ("error", "unknown"):
         return ProtocolError(f"{worker} answered a call with what cannot be read: {str(reply)[:_QUOTED_MAX]}")
     return error_of(worker, described, shelf)
@@ -60,8 +61,9 @@ def error_of(worker: str, described: Any, shelf: _pickling.UnpickleContext) -> B
         except Exception as why:
             where += f"\n(It could not be made anew here: {why!r})"
     if described["type"] in _OUT_OF_MEMORY:
-        return TaskOutOfMemory(described["message"])
-    failed = WorkerError(f"a call in {worker} raised {described['type']}: {described['message']}\n{where}")
+        return TaskOutOfMemory(_check.escaped(described["message"]))
+    raised = _check.escaped(f"{described['type']}: {described['message']}\n{where}")
+    failed = WorkerError(f"a call in {worker} raised {raised}")
     failed._of_call = True
     failed.worker, failed.type = worker, described["type"]
     failed.message, failed.traceback = described["message"], text

@@ -16,8 +16,15 @@ if TYPE_CHECKING:  # typing and collections.abc are slow to import
 
     T = TypeVar("T")
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 _SHOWN_CHARACTERS_MAX = _core.limits.shown_value_chars_max
 _SHOWN_BEGINNING = _core.limits.shown_beginning_chars
+
+
+def escaped(text: str) -> str:
+    """Return a peer's text for an error: control characters other than tab and newline, which a terminal would obey,
+    are shown as escapes, as base/shown_text.hpp does it."""
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 def shown(value: object) -> str:

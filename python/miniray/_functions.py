@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import posix
 import signal
 import sys
 import traceback
@@ -135,24 +134,12 @@ def begin_work(environment: dict[str, str], takes_pickles: bool = True) -> None:
     global _refuses_pickles_in
     _refuses_pickles_in = 0 if takes_pickles else os.getpid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    forget_key()
     from miniray import _script
 
     if not _script.forked_as:
         _script.main_is_foreign = True  # __main__ is the server's script
     if environment:
         os.environ.update(environment)
-
-
-def forget_key() -> None:
-    """Remove MINIRAY_KEY from this process's memory: a server that has read it and its workers do not need it again."""
-    wanted = b"MINIRAY_KEY"
-    # os.environ and the module posix have the same objects, and the process has the text.
-    held = [getattr(os.environ, "_data", {}).pop(wanted, None), posix.environ.pop(wanted, None)]
-    _core._wipe_key_from_environment()
-    for value in held:
-        if value is not None:
-            _core._wipe_bytes(value)
 
 
 def name_of(work_fn: str | Callable[..., Any]) -> str:

@@ -36,4 +36,7 @@ def log(event: Event) -> None:
     if logger.isEnabledFor(level):
         parts = [event.kind, event.node and f"on {event.node}", event.worker and f"({event.worker})"]
         what = " ".join(filter(None, parts))
-        logger.log(level, "%s", f"{what}: {event.text}" if event.text else what, extra={"event": event})
+        text = f"{what}: {event.text}" if event.text else what
+        from miniray import _check
+
+        logger.log(level, "%s", _check.escaped(text), extra={"event": event})

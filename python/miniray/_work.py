@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import posix
 import sys
 import traceback
 import types
 from collections.abc import Callable
 from typing import Any
 
-from miniray._core import Handle, _stack_signal, limits
+from miniray._core import Handle, _stack_signal, _wipe_bytes, _wipe_key_from_environment, limits
 from miniray.errors import EndOfStream
 
 # A worker that is out of memory needs some to report that. The reserve is never written: it costs only address space.
@@ -65,6 +66,17 @@ def limit_threads() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+def forget_key() -> None:
+    """Remove MINIRAY_KEY from this process's memory: no worker needs it, nor does a server that has read it."""
+    wanted = b"MINIRAY_KEY"
+    # os.environ and the module posix have the same objects, and the process has the text.
+    held = [getattr(os.environ, "_data", {}).pop(wanted, None), posix.environ.pop(wanted, None)]
+    _wipe_key_from_environment()
+    for value in held:
+        if value is not None:
+            _wipe_bytes(value)
 
 
 def _join_threads() -> None:

@@ -20,7 +20,7 @@ def create_group(
     *,
     ports: tuple[int, int] | None = None,
     unreachable_s: float = _core.limits.unreachable_ms / 1000,
-    encrypt: bool = True,
+    encrypt: bool | None = None,
 ) -> None:
     """Make a group of these workers: the n-th worker has rank n. Each of them must call ``Group(handle)`` next.
 
@@ -32,7 +32,8 @@ def create_group(
     joined raise GroupBroken then, and the workers can be used further. ``ports`` is the range of ports, as
     (first, last), on which the ranks listen meanwhile; by default they take any free ports. A machine that does not
     answer for ``unreachable_s`` seconds is treated as gone. What ranks of different machines send to each other is
-    encrypted, unless ``encrypt`` is False.
+    encrypted, unless ``encrypt`` is False, or it is None and all connections to workers on other machines were made
+    with ``encrypt=False``, such as those of a cluster.
     """
     first, last = (0, 0) if ports is None else ports
     if ports is not None and first == 0:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from miniray import _check, _core, _functions
+from miniray import _check, _core, _functions, _work
 
 
 @_check.suggest_arguments()
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m miniray.w
             encrypt=options.encrypt,
             pickle=not options.no_pickle,
         )
-        _functions.forget_key()
+        _work.forget_key()
         work = options.work_fn or "what connections ask for"
         print(f"listening on {options.host}:{server.port}, running {work}; Ctrl-C ends it and its workers")
         print(_core._who_can_connect(options.host), flush=True)

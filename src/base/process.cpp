@@ -47,8 +47,7 @@ namespace {
 }
 
 bool is_variable(const char* entry, const std::string& assignment) {
-  const std::string name = assignment.substr(0, assignment.find('=') + 1);
-  return std::string_view(entry).starts_with(name);
+  return std::string_view(entry).starts_with(assignment.substr(0, assignment.find('=')) + "=");
 }
 
 sigset_t stack_signal_alone() {
@@ -94,7 +93,8 @@ pid_t spawn_process(const std::vector<std::string>& command, const std::vector<s
   const std::vector<char*> arguments = as_arguments(command);
   std::vector<char*> variables;
   variables.reserve(environment.size() + 64);
-  for (const std::string& assignment : environment) variables.push_back(const_cast<char*>(assignment.c_str()));
+  for (const std::string& assignment : environment)
+    if (assignment.find('=') != std::string::npos) variables.push_back(const_cast<char*>(assignment.c_str()));
   for (char** entry = environ; *entry != nullptr; ++entry) {
     bool replaced = false;
     for (const std::string& assignment : environment) replaced = replaced || is_variable(*entry, assignment);

@@ -93,15 +93,19 @@ TEST_CASE("hooks are called around a fork, each in the right process") {
 
 TEST_CASE("a program is started with the environment and the descriptors that it is given") {
   system::set_environment("MINIRAY_TEST_OLD", "old");
+  system::set_environment("MINIRAY_TEST_SECRET", "secret");
   auto [here, there] = system::make_pipe();
   const std::array<int, 1> keep{there.get()};
   const std::string script =
-      "printf %s,%s \"$MINIRAY_TEST_OLD\" \"$MINIRAY_TEST_NEW\" > /proc/self/fd/" + std::to_string(keep[0]);
-  ChildProcess child(spawn_process({"sh", "-c", script}, {"MINIRAY_TEST_OLD=replaced", "MINIRAY_TEST_NEW=made"}, keep));
+      "printf %s,%s,%s \"$MINIRAY_TEST_OLD\" \"$MINIRAY_TEST_NEW\" \"${MINIRAY_TEST_SECRET-none}\" > /proc/self/fd/" +
+      std::to_string(keep[0]);
+  ChildProcess child(spawn_process(
+      {"sh", "-c", script}, {"MINIRAY_TEST_OLD=replaced", "MINIRAY_TEST_NEW=made", "MINIRAY_TEST_SECRET"}, keep));
   there.reset();
-  CHECK(read_to_end(here.get()) == "replaced,made");
+  CHECK(read_to_end(here.get()) == "replaced,made,none");
   CHECK(end_of(child).exit_code == 0);
   system::remove_from_environment("MINIRAY_TEST_OLD");
+  system::remove_from_environment("MINIRAY_TEST_SECRET");
 }
 
 TEST_CASE("the error for a program that does not exist names it") {

@@ -95,7 +95,10 @@ void wipe_from_environment(std::string_view name) {
     overwrite_value(first.data() + at, name, size);
     at += size + 1;
   }
-  (void)unsetenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe): see the header
+  // A forked process must not wait for unsetenv()'s lock without need: a thread that is not here may have it.
+  const std::string variable(name);
+  if (std::getenv(variable.c_str()) != nullptr)
+    (void)unsetenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see the header
 }
 
 }  // namespace miniray

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "base/shown_text.hpp"
 #include "calls/call_desk.hpp"
 #include "calls/call_failures.hpp"
 
@@ -98,8 +99,9 @@ std::shared_ptr<PendingCall> begin_call(const std::shared_ptr<CallDesk>& desk, c
 
 CallError::CallError(const std::string& function, std::string worker, std::string type, std::string message,
                      std::string traceback)
-    : Error(function + " in " + worker + " raised " + type + ": " + message +
-            (traceback.empty() ? std::string() : "\n\nIn the worker:\n" + traceback)),
+    : Error(function + " in " + worker + " raised " + shown(type, Colours::escape) + ": " +
+            shown(message, Colours::escape) +
+            (traceback.empty() ? std::string() : "\n\nIn the worker:\n" + shown(traceback, Colours::escape))),
       worker_(std::move(worker)),
       type_(std::move(type)),
       message_(std::move(message)),

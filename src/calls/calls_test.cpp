@@ -160,6 +160,9 @@ TEST_CASE("what a call raises is told, and the worker goes on") {
     CHECK(std::string(error.what()) == "raise in " + worker.name() + " raised std::out_of_range: no such layer");
   }
   CHECK(message_of_error([&] { caller.call("raise", "\x01"); }, "std::out_of_range") == "\x01");
+  // A terminal would obey a control character in the text.
+  CHECK_THROWS_WITH_AS(caller.call("raise", "\x1b[2J"), doctest::Contains("raised std::out_of_range: \\x1b[2J"),
+                       CallError);
   CHECK(message_of_error([&] { caller.call("raise_odd"); }, "an exception") ==
         "it does not derive from std::exception");
   CHECK(message_of_error([&] { caller.call("not_text"); }, "miniray::Unsendable") ==

@@ -155,7 +155,7 @@ Key Key::from_hex(std::string_view text, const std::string& where) {
 }
 
 Key Key::of_user() {
-  if (const char* setting = std::getenv("MINIRAY_KEY")) return from_hex(setting, "MINIRAY_KEY");
+  if (const char* setting = std::getenv(variable)) return from_hex(setting, variable);
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0')
     throw UsageError(
@@ -174,7 +174,7 @@ Key Key::of_user() {
   return read_key_file(path);
 }
 
-void Key::wipe_environment() { wipe_from_environment("MINIRAY_KEY"); }
+void Key::wipe_environment() { wipe_from_environment(variable); }
 
 Secret Key::secret_hex() const {
   Secret hex(hex_digits);
@@ -266,9 +266,11 @@ void Handshake::refuse_sealing(Sealing theirs) {
   refuse(
       Refusal::other_sealing,
       theirs == Sealing::never
-          ? "it was told not to encrypt (encrypt=False), and this side encrypts what leaves the machine. Say the same "
-            "on both sides: encrypt=False only on networks that you trust"
-          : "it encrypts its connections, and this side was told not to (encrypt=False). Say the same on both sides");
+          ? "it was told not to encrypt (encrypt=False, --no-encrypt), and this side encrypts what leaves the machine. "
+            "Say "
+            "the same on both sides: not to encrypt only on networks that you trust"
+          : "it encrypts its connections, and this side was told not to (encrypt=False, --no-encrypt). Say the same on "
+            "both sides");
 }
 
 // The server proves first, so that a client never gives its proof to a server without the key.

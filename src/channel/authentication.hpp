@@ -30,7 +30,8 @@ class Key {
   /// Returns the key in MINIRAY_KEY, or in ~/.miniray/key, which the first call creates. Throws UsageError if other
   /// users could read the file.
   static Key of_user();
-  /// Removes MINIRAY_KEY from this process's memory. The server's workers call it: they need no key. No other thread
+  static constexpr const char* variable = "MINIRAY_KEY";
+  /// Removes MINIRAY_KEY from this process's memory. Workers call it: they need no key. No other thread
   /// may read the environment meanwhile.
   static void wipe_environment();
   /// Returns the key as 64 hexadecimal digits.

@@ -99,6 +99,7 @@ Codec Channel::codec() const { return state_->options.codec; }
 const std::string& Channel::peer() const { return state_->options.peer; }
 void Channel::check_invariants() const { state_->check_invariants(); }
 bool Channel::shares_memory() const { return state_->may_share(); }
+bool Channel::sealed() const { return state_->options.seal != nullptr; }
 std::string Channel::recent_messages() const { return state_->sent.text("->") + state_->received.text("<-"); }
 
 }  // namespace miniray

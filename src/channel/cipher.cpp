@@ -6,21 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #ifdef MINIRAY_HAS_IPSEC_MB
 #include <intel-ipsec-mb.h>
-// The other functions are in the library's header, and these are not.
+// The library's header has their types, but not these functions.
 extern "C" {
-void aes_gcm_precomp_256_vaes_avx512(gcm_key_data* key);
-void aes_gcm_enc_256_vaes_avx512(const gcm_key_data* key, gcm_context_data* context, std::uint8_t* out,
-                                 const std::uint8_t* in, std::uint64_t bytes, const std::uint8_t* nonce,
-                                 const std::uint8_t* head, std::uint64_t head_bytes, std::uint8_t* tag,
-                                 std::uint64_t tag_bytes);
-void aes_gcm_dec_256_vaes_avx512(const gcm_key_data* key, gcm_context_data* context, std::uint8_t* out,
-                                 const std::uint8_t* in, std::uint64_t bytes, const std::uint8_t* nonce,
-                                 const std::uint8_t* head, std::uint64_t head_bytes, std::uint8_t* tag,
-                                 std::uint64_t tag_bytes);
+using Precompute = std::remove_pointer_t<aes_gcm_precomp_t>;
+using Crypt = std::remove_pointer_t<aes_gcm_enc_dec_t>;
+Precompute aes_gcm_precomp_256_sse, aes_gcm_precomp_256_vaes_avx512;
+Crypt aes_gcm_enc_256_sse, aes_gcm_dec_256_sse, aes_gcm_enc_256_vaes_avx512, aes_gcm_dec_256_vaes_avx512;
 }
 #endif
 
@@ -86,31 +83,41 @@ class CommonCipher final : public Cipher::Implementation {
 };
 
 #ifdef MINIRAY_HAS_IPSEC_MB
+// IPsec-MB has the same functions for several sets of instructions.
+struct GcmFunctions {
+  std::remove_pointer_t<aes_gcm_precomp_t>* precompute;
+  aes_gcm_enc_dec_t encrypt, decrypt;
+};
+// Any CPU with AES-NI and PCLMULQDQ. Those of the library for AVX and AVX2 take as long, or longer.
+constexpr GcmFunctions narrow_functions{aes_gcm_precomp_256_sse, aes_gcm_enc_256_sse, aes_gcm_dec_256_sse};
 // Newer CPUs encrypt four blocks with one instruction.
-class WideCipher final : public Cipher::Implementation {
+constexpr GcmFunctions wide_functions{aes_gcm_precomp_256_vaes_avx512, aes_gcm_enc_256_vaes_avx512,
+                                      aes_gcm_dec_256_vaes_avx512};
+
+class QuickCipher final : public Cipher::Implementation {
  public:
-  explicit WideCipher(const SecretBlock& key) {
-    aes_keyexp_256_enc_avx512(key.get().data(), keys_.expanded_keys);
-    aes_gcm_precomp_256_vaes_avx512(&keys_);
+  QuickCipher(const SecretBlock& key, const GcmFunctions& functions) : functions_(functions) {
+    aes_keyexp_256_enc_sse(key.get().data(), keys_.expanded_keys);
+    functions_.precompute(&keys_);
   }
-  ~WideCipher() override {
+  ~QuickCipher() override {
     explicit_bzero(&keys_, sizeof(keys_));
     explicit_bzero(&context_, sizeof(context_));
   }
   void seal(const Cipher::Nonce& nonce, std::span<const std::byte> head, std::span<const std::byte> plain,
             std::byte* sealed) override {
     auto* const out = reinterpret_cast<std::uint8_t*>(sealed);
-    aes_gcm_enc_256_vaes_avx512(&keys_, &context_, out, reinterpret_cast<const std::uint8_t*>(plain.data()),
-                                plain.size(), nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()),
-                                head.size(), out + plain.size(), Cipher::tag_bytes);
+    functions_.encrypt(&keys_, &context_, out, reinterpret_cast<const std::uint8_t*>(plain.data()), plain.size(),
+                       nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()), head.size(),
+                       out + plain.size(), Cipher::tag_bytes);
   }
   bool open(const Cipher::Nonce& nonce, std::span<const std::byte> head, std::span<const std::byte> sealed,
             std::byte* plain) override {
     const std::size_t bytes = sealed.size() - Cipher::tag_bytes;
     std::array<std::uint8_t, Cipher::tag_bytes> tag{};
-    aes_gcm_dec_256_vaes_avx512(
-        &keys_, &context_, reinterpret_cast<std::uint8_t*>(plain), reinterpret_cast<const std::uint8_t*>(sealed.data()),
-        bytes, nonce.data(), reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(), tag.size());
+    functions_.decrypt(&keys_, &context_, reinterpret_cast<std::uint8_t*>(plain),
+                       reinterpret_cast<const std::uint8_t*>(sealed.data()), bytes, nonce.data(),
+                       reinterpret_cast<const std::uint8_t*>(head.data()), head.size(), tag.data(), tag.size());
     unsigned difference = 0;  // compares in constant time, which does not show where the tags differ
     for (std::size_t i = 0; i < tag.size(); ++i)
       difference |= static_cast<unsigned>(tag[i]) ^ static_cast<unsigned>(sealed[bytes + i]);
@@ -118,6 +125,7 @@ class WideCipher final : public Cipher::Implementation {
   }
 
  private:
+  GcmFunctions functions_;
   alignas(64) gcm_key_data keys_{};
   alignas(64) gcm_context_data context_{};
 };
@@ -125,9 +133,21 @@ class WideCipher final : public Cipher::Implementation {
 
 std::unique_ptr<Cipher::Implementation> make_cipher([[maybe_unused]] Cipher::Kind kind, const SecretBlock& key) {
 #ifdef MINIRAY_HAS_IPSEC_MB
-  if (kind == Cipher::Kind::wide) return std::make_unique<WideCipher>(key);
+  if (kind == Cipher::Kind::wide) return std::make_unique<QuickCipher>(key, wide_functions);
+  if (kind == Cipher::Kind::narrow) return std::make_unique<QuickCipher>(key, narrow_functions);
 #endif
   return std::make_unique<CommonCipher>(key);
+}
+
+// The fastest kind, unless a test or a benchmark chooses another one.
+Cipher::Kind kind_to_use() {
+  using enum Cipher::Kind;
+  const char* const setting = std::getenv("MINIRAY_TEST_CIPHER");
+  const std::string_view chosen = setting == nullptr ? "" : setting;
+  if (Cipher::can_use(wide) && (chosen.empty() || chosen == "wide")) return wide;
+  if (Cipher::can_use(narrow) && (chosen.empty() || chosen == "narrow")) return narrow;
+  MINIRAY_CHECK(chosen.empty() || chosen == "common");
+  return common;
 }
 
 }  // namespace
@@ -191,16 +211,23 @@ SecretBlock KeyPair::common_with(std::string_view their_open_key) const {
 bool Cipher::can_use(Kind kind) {
   if (kind == Kind::common) return true;
 #ifdef MINIRAY_HAS_IPSEC_MB
-  static const bool wide = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                           __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-                           __builtin_cpu_supports("vaes") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
-  return wide;
+  static const bool narrow = __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0 &&
+                             __builtin_cpu_supports("sse4.2") != 0;
+  static const bool wide = narrow && __builtin_cpu_supports("avx512f") != 0 &&
+                           __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                           __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("vaes") != 0 &&
+                           __builtin_cpu_supports("vpclmulqdq") != 0;
+  return kind == Kind::wide ? wide : narrow;
 #else
   return false;
 #endif
 }
 
-Cipher::Cipher(const SecretBlock& key) : Cipher(key, can_use(Kind::wide) ? Kind::wide : Kind::common) {}
+Cipher::Cipher(const SecretBlock& key)
+    : Cipher(key, [] {
+        static const Kind kind = kind_to_use();
+        return kind;
+      }()) {}
 
 Cipher::Cipher(const SecretBlock& key, Kind kind) : implementation_(make_cipher(kind, key)) {
   MINIRAY_CHECK(can_use(kind), kind);

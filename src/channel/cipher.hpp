@@ -69,8 +69,9 @@ class Cipher {
                           std::byte* plain);
 
   class Implementation;  // one for each kind of CPU
-  /// For tests and benchmarks: the implementations that this CPU can use, the fastest first.
-  enum class Kind : std::uint8_t { wide, common };
+  /// The fastest first: with instructions for four blocks at once, with instructions for one block, and for any CPU.
+  /// All make the same bytes. Tests and benchmarks choose one by its name in MINIRAY_TEST_CIPHER.
+  enum class Kind : std::uint8_t { wide, narrow, common };
   [[nodiscard]] static bool can_use(Kind kind);
   Cipher(const SecretBlock& key, Kind kind);
 

@@ -41,6 +41,16 @@ TEST_CASE("workers of several nodes, in order, and two sets side by side") {
   CHECK(echoes[0].name().find("at localhost (localhost/0, test_echo)") != std::string::npos);
 }
 
+TEST_CASE("a cluster's connections are encrypted within the machine only if it was told so") {
+  for (const std::optional<bool> told : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
+    Cluster cluster({local(1)}, {.encrypt = told});
+    Worker& worker = cluster.start("test_echo")[0];
+    cluster.broadcast({{"large", Array::zeros<double>({100'000})}});  // through a connection of its own
+    CHECK(worker.recv()["large"].array<double>().size() == 100'000);
+    CHECK(worker.channel().sealed() == told.value_or(false));
+  }
+}
+
 TEST_CASE("a broadcast reaches every worker, and its large buffers each node once") {
   Cluster cluster({local(3), local(1)});
   (void)cluster.start("test_echo");

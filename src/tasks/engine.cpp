@@ -9,6 +9,7 @@
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
 #include "base/grace.hpp"
+#include "base/shown_text.hpp"
 #include "base/system.hpp"
 #include "calls/call_format.hpp"
 #include "miniray/error.hpp"
@@ -102,11 +103,11 @@ void TaskEngine::prepared(Member& member, const Message& reply) {
     }
   }
   if (said.verb == ReplyVerb::error || said.verb == ReplyVerb::unknown) {
-    const std::string what = said.failure.type + ": " + said.failure.message;
+    const std::string what = shown(said.failure.type + ": " + said.failure.message, Colours::escape);
     event("initializer_failed", &member, what);
     member.state = Member::State::ending;
     return break_down("the initializer raised " + what + " in " + member.worker().name() + "\n" +
-                      said.failure.traceback);
+                      shown(said.failure.traceback, Colours::escape));
   }
   // The answer to a question of the pool's own is plain data, whatever tasks return.
   if (said.verb == ReplyVerb::pickle || said.verb == ReplyVerb::values)

@@ -70,7 +70,6 @@ int HostedWorker::run_in_child(const Request& request, const WorkFunction& work,
   signal(SIGTERM, SIG_DFL);
   if (!options_.keep_interrupt_handler) signal(SIGINT, SIG_DFL);
   system::set_descriptor_limit(descriptor_limit);
-  Key::wipe_environment();
   if (connections.wipe_others) connections.wipe_others();
   for (const auto& [name, value] : request.environment) system::set_environment(name, value);
   if (!request.cpus.empty()) (void)system::pin_to_cpus(request.cpus);

@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/stack_text.hpp"
 #include "base/system.hpp"
+#include "channel/authentication.hpp"
 #include "channel/trace.hpp"
 #include "worker/work_function.hpp"
 
@@ -76,6 +77,7 @@ std::unique_ptr<LocalProcess> LocalProcess::fork(const ForkOptions& options, std
     openmp.run_in_child();
     if (openmp.needed() && options.limit_threads_in_child) options.limit_threads_in_child();
     become_worker(lifeline_there, crash_file);
+    Key::wipe_environment();
     return child_main();
   });
   return std::unique_ptr<LocalProcess>(new LocalProcess(pid, std::move(ties)));
@@ -86,7 +88,7 @@ std::unique_ptr<LocalProcess> LocalProcess::spawn(const std::vector<std::string>
   auto [ties, lifeline] = make_ties();
   std::vector<int> all(keep.begin(), keep.end());
   all.insert(all.end(), {lifeline.get(), ties.crash_file.get()});
-  const pid_t pid = spawn_process(command, {setting(lifeline.get(), ties.crash_file.get())}, all);
+  const pid_t pid = spawn_process(command, {setting(lifeline.get(), ties.crash_file.get()), Key::variable}, all);
   return std::unique_ptr<LocalProcess>(new LocalProcess(pid, std::move(ties)));
 }
 

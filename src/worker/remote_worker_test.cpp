@@ -1,14 +1,20 @@
 #include "miniray/remote_worker.hpp"
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "base/fd.hpp"
 #include "miniray/error.hpp"
 #include "worker/remote_scene.hpp"
 
@@ -47,6 +53,115 @@ TEST_CASE("a remote worker may be reached through a Unix-domain socket") {
   }
   CHECK_FALSE(std::filesystem::exists(path));
   std::filesystem::remove(folder);
+}
+
+namespace {
+
+// Stands between a client and a server on this machine, passes on what they say, and keeps a copy.
+class Relay {
+ public:
+  explicit Relay(int server_port) : to_(server_port) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address_);
+    REQUIRE(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address_), size) == 0);
+    REQUIRE(listen(listener_.get(), 8) == 0);
+    REQUIRE(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address_), &size) == 0);
+    thread_ = std::thread([this] { run(); });
+  }
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+  ~Relay() { (void)heard(); }
+  [[nodiscard]] int port() const { return ntohs(address_.sin_port); }
+  // Ends the connections.
+  const std::string& heard() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+    return heard_;
+  }
+
+ private:
+  void run() {
+    std::vector<Fd> ends;     // 2n and 2n + 1 belong to one connection
+    std::vector<bool> ended;  // by the side that speaks there
+    std::string room(1 << 16, '\0');
+    while (!over_) {
+      std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
+      for (std::size_t i = 0; i < ends.size(); ++i) waited.push_back({ended[i] ? -1 : ends[i].get(), POLLIN, 0});
+      if (poll(waited.data(), waited.size(), 20) <= 0) continue;
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (waited[i + 1].revents == 0) continue;
+        const ssize_t size = recv(ends[i].get(), room.data(), room.size(), 0);
+        if (size <= 0) {
+          ended[i] = true;
+          shutdown(ends[i ^ 1U].get(), SHUT_WR);
+          continue;
+        }
+        heard_.append(room, 0, static_cast<std::size_t>(size));
+        if (::send(ends[i ^ 1U].get(), room.data(), static_cast<std::size_t>(size), MSG_NOSIGNAL) != size) return;
+      }
+      if (waited[0].revents == 0) continue;
+      ended.resize(ended.size() + 2);
+      ends.emplace_back(accept(listener_.get(), nullptr, nullptr));
+      ends.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in server = address_;
+      server.sin_port = htons(static_cast<std::uint16_t>(to_));
+      if (connect(ends.back().get(), reinterpret_cast<sockaddr*>(&server), sizeof(server)) != 0) return;
+    }
+  }
+
+  int to_;
+  Fd listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address_{};
+  std::atomic<bool> over_ = false;
+  std::string heard_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("who stands between a remote worker and its coordinator reads nothing, unless encryption is off") {
+  for (const bool encrypt : {true, false}) {
+    Server server(echo, {.encrypt = encrypt});
+    std::string text, large = "the large secret";
+    while (large.size() < 1'000'000) large += large;
+    {
+      Relay relay(server.port);
+      RemoteWorker worker("127.0.0.1", relay.port(), {.key = key, .encrypt = encrypt});
+      for (const Value& message : {Value("the small secret"), Value(Bytes{large})}) {
+        worker.send(message);
+        CHECK(worker.recv({.timeout_s = 30}) == message);
+      }
+      worker.close();
+      text = relay.heard();
+    }
+    CHECK(text.size() > 2 * large.size());
+    CHECK(contains(text, "the small secret") == !encrypt);
+    CHECK(contains(text, "the large secret") == !encrypt);
+    server.end();
+  }
+}
+
+TEST_CASE(
+    "a connection within the machine is encrypted if one side asks for it, and refused if the other was told not to") {
+  using Told = std::optional<bool>;
+  for (const Told server_told : {Told(), Told(false), Told(true)}) {
+    Server server(echo, {.encrypt = server_told});
+    for (const Told told : {Told(), Told(false), Told(true)}) {
+      CAPTURE(server_told.value_or(false));
+      CAPTURE(told.value_or(false));
+      if (told && server_told && *told != *server_told) {
+        const auto refused = caught<Refused>([&] { return server.connect({.encrypt = told}); });
+        CHECK(contains(refused.what(), "--no-encrypt"));
+        continue;
+      }
+      RemoteWorker worker = server.connect({.encrypt = told});
+      worker.send("text");
+      CHECK(worker.recv() == Value("text"));
+      CHECK(worker.channel().sealed() == (told.value_or(false) || server_told.value_or(false)));
+    }
+    server.end();
+  }
 }
 
 TEST_CASE("a remote work function that throws arrives as WorkerError, each time") {
