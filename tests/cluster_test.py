@@ -13,62 +13,35 @@ from pathlib import Path
 import pytest
 from described_machine import described_machine
 from hosts import Hosts, ended_with
+from seed_parts import MATRIX_WORKER, SEND_AND_COLLECT
 from waiting import until
 
-SEED_MATRIX = """
-    from miniray import Cluster, NodeConfig
-    import numpy as np
-
-    # 1. Define work function
-    def matrix_worker(handle):
-        \"\"\"Worker that multiplies matrices.\"\"\"
-        while True:
-            msg = handle.recv()
-
-            if msg["cmd"] == "multiply":
-                A = np.array(msg["A"])
-                B = np.array(msg["B"])
-                result = np.matmul(A, B)
-                handle.send({"result": result.tolist()})
-
-            elif msg["cmd"] == "shutdown":
-                break
-
-    # 2. Launch cluster (SSH + TCP)
-    cluster = Cluster(nodes=[
-        NodeConfig("mr-a", num_workers=4),
-        NodeConfig("mr-b", num_workers=4),
-    ])
-
-    workers = cluster.start(work_fn="__main__.matrix_worker")
-
-    # 3. Generate work
-    matrices = [(np.random.rand(20, 20), np.random.rand(20, 20))
-                for _ in range(50)]
-
-    # 4. Simple round-robin scheduling
-    results = []
-    for i, (A, B) in enumerate(matrices):
-        worker = workers[i % len(workers)]
-        worker.send({
-            "cmd": "multiply",
-            "A": A.tolist(),
-            "B": B.tolist(),
-        })
-
-    # 5. Collect results
-    for i in range(len(matrices)):
-        worker = workers[i % len(workers)]
-        result = worker.recv()
-        results.append(result["result"])
-
-    print(f"Computed {len(results)} matrix products")
-
-    # 6. Cleanup
-    for worker in workers:
-        worker.send({"cmd": "shutdown"})
-    cluster.stop()
+SEED_MATRIX = (
+    """
+from miniray import Cluster, NodeConfig
+import numpy as np
 """
+    + MATRIX_WORKER
+    + """
+# 2. Launch cluster (SSH + TCP)
+cluster = Cluster(nodes=[
+    NodeConfig("mr-a", num_workers=4),
+    NodeConfig("mr-b", num_workers=4),
+])
+
+workers = cluster.start(work_fn="__main__.matrix_worker")
+
+# 3. Generate work
+matrices = [(np.random.rand(20, 20), np.random.rand(20, 20))
+            for _ in range(50)]
+
+# 4. Simple round-robin scheduling
+"""
+    + SEND_AND_COLLECT
+    + """
+cluster.stop()
+"""
+)
 
 SEED_QUICK_START = """
     # On coordinator node

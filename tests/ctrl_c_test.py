@@ -148,9 +148,10 @@ def test_ctrl_c_while_a_process_forks_is_not_lost(tmp_path: Path) -> None:
 def test_ctrl_c_that_wakes_another_thread(wait: str, tmp_path: Path) -> None:
     """As one does that comes when the program is just about to wait: nothing ends that wait."""
     body = f"""
+    main = threading.get_ident()
     def interrupt():
         wait_for_begun()
-        time.sleep(0.2)  # until the program waits
+        until(lambda: sys._current_frames()[main].f_code.co_name == "_acquire", what="a wait of the main thread")
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         time.sleep(1000)
     pool = Pool(1)

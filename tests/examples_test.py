@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from seed_parts import MATRIX_WORKER, SEND_AND_COLLECT
 from testbed import Testbed
 
 
@@ -43,25 +44,13 @@ def test_pool(root: Path, nodes: list[str]) -> None:
     assert re.findall(r"^(task_\w+): ", printed, re.MULTILINE) == ["task_retried", "task_timeout"]
 
 
-SEED_LOCAL = """
+SEED_LOCAL = (
+    """
 from miniray import Worker
 import numpy as np
-
-# 1. Define work function
-def matrix_worker(handle):
-    \"\"\"Worker that multiplies matrices.\"\"\"
-    while True:
-        msg = handle.recv()
-
-        if msg["cmd"] == "multiply":
-            A = np.array(msg["A"])
-            B = np.array(msg["B"])
-            result = np.matmul(A, B)
-            handle.send({"result": result.tolist()})
-
-        elif msg["cmd"] == "shutdown":
-            break
-
+"""
+    + MATRIX_WORKER
+    + """
 # 2. Spawn local workers (os.fork + socketpair)
 workers = [Worker(matrix_worker) for _ in range(8)]
 
@@ -70,28 +59,11 @@ matrices = [(np.random.rand(SIZE, SIZE), np.random.rand(SIZE, SIZE))
             for _ in range(PAIRS)]
 
 # 4. Distribute work
-results = []
-for i, (A, B) in enumerate(matrices):
-    worker = workers[i % len(workers)]
-    worker.send({
-        "cmd": "multiply",
-        "A": A.tolist(),
-        "B": B.tolist(),
-    })
-
-# 5. Collect results
-for i in range(len(matrices)):
-    worker = workers[i % len(workers)]
-    result = worker.recv()
-    results.append(result["result"])
-
-print(f"Computed {len(results)} matrix products")
-
-# 6. Cleanup
-for worker in workers:
-    worker.send({"cmd": "shutdown"})
-    worker.wait()
 """
+    + SEND_AND_COLLECT
+    + """    worker.wait()
+"""
+)
 
 
 def test_the_first_local_example_runs_as_it_was_written(tmp_path: Path) -> None:

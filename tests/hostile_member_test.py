@@ -4,7 +4,6 @@ settled, and the other workers go on."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,9 @@ import miniray
 from miniray import InboxFull, MessageTooLarge, Pool, ProtocolError, Worker, WorkerDied, wait_any
 
 SETTLED_S = 60.0
+# What a call of a liar may raise, because nobody knows which of its lies comes first: MiniRay's errors, the error of a
+# function that is not there, and what pickle says of a pickle that is cut short. A TimeoutError is none of them.
+OF_A_LIAR = (miniray.MiniRayError, LookupError, EOFError)
 
 
 def square(x: int) -> int:
@@ -47,13 +49,9 @@ def test_a_pool_survives_a_member_that_sends(name: str, liar: Callable[..., Work
         futures = [pool.submit(square, number) for number in range(6)]
         outcomes = [future.exception(SETTLED_S) for future in futures]
         for error in outcomes:
-            assert error is None or isinstance(error, Exception)
-        try:
+            assert error is None or isinstance(error, OF_A_LIAR)
+        with suppress(*OF_A_LIAR):  # of an item that the liar had
             assert len(list(pool.map(square, range(20), timeout=SETTLED_S))) == 20
-        except TimeoutError:
-            raise
-        except Exception:
-            pass  # of an item that the liar had
 
         def the_other_answers() -> bool:
             """The liar may be quick, and get a task of its own each time."""
@@ -167,18 +165,12 @@ def test_calls_of_a_worker_that_sends(name: str, liar: Callable[..., Worker]) ->
         with suppress(miniray.MiniRayError):  # the call itself may find what the worker has sent
             futures.append(worker.call_async("f", number))
     for future in futures:
-        try:
+        with suppress(TimeoutError, *OF_A_LIAR):
             future.result(timeout=0.2)
-        except Exception:
-            pass
     worker.kill()
     for future in futures:  # none of them waits for ever
-        try:
+        with suppress(*OF_A_LIAR):
             future.result(timeout=SETTLED_S)
-        except TimeoutError:
-            raise
-        except Exception:
-            pass
         assert future.done()
 
 
@@ -226,10 +218,8 @@ def test_a_flood_of_messages_fills_the_inbox_of_one_who_waits_for_a_reply() -> N
 def test_a_time_out_is_kept_during_a_flood() -> None:
     drops = frame(hostile.BELL) * 4000  # frames that are no message, and so fill nothing
     with Worker(flood(drops)) as worker:
-        begun = time.monotonic()
         with pytest.raises(TimeoutError):
             worker.recv(timeout=0.5)
-        assert time.monotonic() - begun < 30  # it came back at all
         worker.kill()
 
 

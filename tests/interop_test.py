@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_told(worker: Any, call: tuple[Any, ...], text: str
 def test_keywords_and_functions_by_value_are_refused(worker: Any) -> None:
     with pytest.raises(WorkerError, match="square takes no keyword arguments"):
         worker.call_remote("square", x=2)
-    with pytest.raises((WorkerError, LookupError), match="a C\\+\\+ worker cannot take a function from its caller"):
+    with pytest.raises(WorkerError, match="a C\\+\\+ worker cannot take a function from its caller"):
         worker.register("double", lambda x: 2 * x)
     assert worker.call_remote("square", 2) == 4.0
 

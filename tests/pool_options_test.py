@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,17 @@ def crowd(tmp_path: Path) -> Crowd:
     return Crowd(tmp_path)
 
 
-def stays_at(crowd: Crowd, count: int) -> None:
-    """So many begin, and no more."""
-    assert until(lambda: crowd.begun() >= count), crowd.begun()
-    time.sleep(0.3)  # in which no other begins
-    assert crowd.begun() == count
+def stays_at(pool: Any, crowd: Crowd, count: int) -> None:
+    """This number of tasks begins, and the pool gives no other to a worker."""
+
+    def all_are_ready() -> bool:
+        status = pool.status()
+        return bool(status["running"] + status["idle"] == status["workers"])
+
+    until(lambda: crowd.begun() >= count, what=lambda: f"{count} tasks; {crowd.begun()} have begun")
+    until(all_are_ready, what="all workers")
+    status = pool.status()  # since the last question, the pool has looked at all tasks and workers
+    assert (status["running"], status["queued"]) == (count, len(crowd.futures) - count)
 
 
 # --- Resources --------------------------------------------------------------------------------------------------------
@@ -65,7 +70,7 @@ def test_a_view_is_an_executor_of_the_same_pool(pool: Any) -> None:
 def test_what_needs_two_cpus_leaves_room_for_half_as_many(make_pool: Any, crowd: Crowd) -> None:
     pool = make_pool(4)
     crowd.enter(pool.options(num_cpus=2), 4)
-    stays_at(crowd, 2)
+    stays_at(pool, crowd, 2)
     small = pool.submit(task_functions.square, 1)
     crowd.leave()
     assert small.result(PATIENCE_S) == 1
@@ -75,14 +80,14 @@ def test_what_is_left_is_used(make_pool: Any, crowd: Crowd) -> None:
     pool = make_pool(3)
     crowd.enter(pool.options(num_cpus=2), 1)
     crowd.enter(pool, 2)
-    stays_at(crowd, 2)
+    stays_at(pool, crowd, 2)
     crowd.leave()
 
 
 def test_custom_resources(make_pool: Any, crowd: Crowd) -> None:
     pool = make_pool(4, resources={"gpu_ram": 80, "license": 1})
     crowd.enter(pool.options(resources={"gpu_ram": 40}), 3)
-    stays_at(crowd, 2)
+    stays_at(pool, crowd, 2)
     assert pool.options(resources={"license": 1}).submit(task_functions.square, 3).result(PATIENCE_S) == 9
     crowd.leave()
 
@@ -90,7 +95,7 @@ def test_custom_resources(make_pool: Any, crowd: Crowd) -> None:
 def test_tenths_add_up_to_one(make_pool: Any, crowd: Crowd) -> None:
     pool = make_pool(12, resources={"share": 1})
     crowd.enter(pool.options(resources={"share": 0.1}), 11)
-    stays_at(crowd, 10)
+    stays_at(pool, crowd, 10)
     crowd.leave()
     whole = pool.options(resources={"share": 1})
     assert whole.submit(task_functions.square, 3).result(PATIENCE_S) == 9  # all of it came back
@@ -99,7 +104,7 @@ def test_tenths_add_up_to_one(make_pool: Any, crowd: Crowd) -> None:
 def test_gpus_that_were_given(make_pool: Any, crowd: Crowd) -> None:
     pool = make_pool(4, resources={"num_gpus": 1})
     crowd.enter(pool.options(num_gpus=0.5), 3)
-    stays_at(crowd, 2)
+    stays_at(pool, crowd, 2)
     crowd.leave()
 
 

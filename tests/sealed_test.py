@@ -330,7 +330,8 @@ def test_what_an_attacker_puts_into_the_stream_is_never_received(
         with pytest.raises((EOFError, ConnectionError)) as raised:
             echo_twice(worker, received)
         assert re.search("on its way|impossible size", str(raised.value))  # the cause, also if the worker found it
-        assert received in ([], ["the truth"])  # what was true may arrive before what was added
+        # Only what was repeated is true the first time. The worker may receive it and still end before it answers.
+        assert received in ([[], ["the truth"]] if what == "repeated" else [[]])
         proxy.change = None
     assert server.connect("work_functions.echo", encrypt=True).close() is None
 

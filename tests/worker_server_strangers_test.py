@@ -105,16 +105,17 @@ def test_another_key_is_refused_with_the_reason_on_both_sides(server: Any) -> No
         (os.urandom(100_000), b"", "it does not speak MiniRay's protocol"),
         (
             b"MiniRay?" + struct.pack("<I", 7) + bytes(32),
-            b"MiniRay!" + struct.pack("<II", 3, 1),
+            re.escape(b"MiniRay!" + struct.pack("<II", 3, 1)),
             "it speaks version 7 of MiniRay's protocol, and this side speaks version 3: install the same MiniRay",
         ),
-        (HELLO + bytes(32), None, "it has another key"),
-        (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, None, "it has another key"),
+        (HELLO + bytes(32), b"MiniRay!.+", "it has another key"),
+        # It is closed before all was read, and so with a reset, which may drop the answer.
+        (HELLO + bytes(32) + b"\2\0\0\0{}" * 1000, b"(MiniRay!.+)?", "it has another key"),
     ],
     ids=["frames at once", "http", "garbage", "another version", "wrong proof", "wrong proof and more"],
 )
 def test_a_stranger_is_refused_and_the_server_goes_on(
-    server: Any, stranger: Any, said: bytes, answer: bytes | None, reason: str
+    server: Any, stranger: Any, said: bytes, answer: bytes, reason: str
 ) -> None:
     before = len(refusals(server.log))
     connection = stranger()
@@ -122,8 +123,7 @@ def test_a_stranger_is_refused_and_the_server_goes_on(
         connection.sendall(said)
     except ConnectionError:
         pass  # it was refused before it had said all
-    heard = ending(connection)
-    assert heard == answer if answer is not None else heard.startswith(b"MiniRay!") or heard == b""
+    assert re.fullmatch(answer, ending(connection), re.DOTALL)
     assert until(lambda: len(refusals(server.log)) > before)
     assert reason in refusals(server.log)[before]
     assert server.serves()
@@ -431,14 +431,15 @@ def test_workers_are_limited_to_what_was_said(start_server: Any) -> None:
 def test_the_key_is_seen_nowhere(start_server: Any) -> None:
     server = start_server("--work-fn", "work_functions.fail")
     texts: list[str] = []
-    for attempt in (
-        lambda: server.connect(key=OTHER_KEY),
-        lambda: server.connect(key=server.key + "0"),
-        lambda: server.connect(key=server.key[:-1]),
-        lambda: server.connect("no_such_module.work"),
-        lambda: WorkerServer("127.0.0.1", 0, print, key=server.key[:-1]),
-    ):
-        with pytest.raises((miniray.Refused, miniray.UsageError)) as caught:
+    attempts: list[tuple[type[Exception], Callable[[], Any]]] = [
+        (miniray.Refused, lambda: server.connect(key=OTHER_KEY)),
+        (miniray.UsageError, lambda: server.connect(key=server.key + "0")),
+        (miniray.UsageError, lambda: server.connect(key=server.key[:-1])),
+        (miniray.Refused, lambda: server.connect("no_such_module.work")),
+        (miniray.UsageError, lambda: WorkerServer("127.0.0.1", 0, print, key=server.key[:-1])),
+    ]
+    for kind, attempt in attempts:
+        with pytest.raises(kind) as caught:
             attempt()
         texts += [str(caught.value), repr(caught.value)]
     with server.connect() as worker:

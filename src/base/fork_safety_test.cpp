@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -11,6 +10,7 @@
 #include "base/system.hpp"
 #include "tests/child_end.hpp"
 #include "tests/sanitized.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -61,7 +61,7 @@ TEST_CASE("threads that GNU OpenMP has not started are none of its threads" * do
       stop.wait(false);
     };
     std::jthread computing(work, true), waiting(work, false);
-    while (called < 2) sched_yield();
+    wait_until("two calls into the library", [&] { return called == 2; });
     const bool needed = OpenMpAfterFork().needed();
     stop = true;
     stop.notify_all();

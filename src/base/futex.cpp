@@ -5,10 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <climits>
-
-#include "miniray/error.hpp"
 
 namespace miniray::system {
 
@@ -19,13 +16,6 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, int timeo
 
 void futex_wake_all(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-Fd watch_process(pid_t pid) {
-  const auto number = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (number >= 0) return Fd(number);
-  if (errno == ESRCH) return {};
-  throw SystemError("watch process " + std::to_string(pid), errno);
 }
 
 }  // namespace miniray::system

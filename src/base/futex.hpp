@@ -1,12 +1,8 @@
-// Sleeping on a word in memory that several processes share, and watching processes that are not children.
+// Sleeping on a word in memory that several processes share.
 #pragma once
-
-#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
-
-#include "base/fd.hpp"
 
 namespace miniray::system {
 
@@ -14,8 +10,5 @@ namespace miniray::system {
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, int timeout_ms);
 /// Wakes every process that sleeps on the word.
 void futex_wake_all(std::atomic<std::uint32_t>& word);
-
-/// Returns a descriptor that is readable once the process has ended; an invalid Fd if there is no such process.
-Fd watch_process(pid_t pid);
 
 }  // namespace miniray::system

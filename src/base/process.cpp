@@ -190,13 +190,17 @@ bool ChildProcess::running() const {
   return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
 }
 
+Fd watch_process(pid_t pid) {
+  const auto number = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (number < 0 && errno != ESRCH) throw SystemError("watch process " + std::to_string(pid), errno);
+  return number < 0 ? Fd() : Fd(number);
+}
+
 int ChildProcess::pidfd() {
   MINIRAY_CHECK(pid_ > 0, pid_);
   if (!pidfd_.valid()) {
-    const long number = syscall(SYS_pidfd_open, pid_, 0);
-    if (number < 0) throw SystemError("watch process " + std::to_string(pid_), errno);
-    pidfd_ = Fd(static_cast<int>(number));
-    fcntl(pidfd_.get(), F_SETFD, FD_CLOEXEC);
+    pidfd_ = watch_process(pid_);
+    if (!pidfd_.valid()) throw SystemError("watch process " + std::to_string(pid_), ESRCH);
   }
   return pidfd_.get();
 }

@@ -51,6 +51,10 @@ void name_this_process(const char* name);
 /// the parent ends. Call it in the child. Throws SystemError.
 void hold_lifeline(int lifeline);
 
+/// Returns a descriptor that is readable once the process, which need not be a child, has ended; an invalid Fd if there
+/// is no such process. Throws SystemError.
+Fd watch_process(pid_t pid);
+
 struct ExitStatus {
   bool known = true;  ///< false if other code in this process has reaped the child
   int exit_code = -1;

@@ -174,6 +174,7 @@ void CallDesk::settle(const Message& reply) {
     fail([](const UnderWay&) { return true; }, std::make_exception_ptr(stray));
     throw ProtocolError(stray);
   }
+  MINIRAY_CHECK(found->second.process <= worker().replacements(), reply.head.number, found->second.process);
   const std::shared_ptr<CallSettler> settler = std::move(found->second.settler);
   under_way_.erase(found);
   if (settler) settler->on_reply(reply);
@@ -182,6 +183,7 @@ void CallDesk::settle(const Message& reply) {
 // In a handler: a call of the worker has found that this process has ended.
 void CallDesk::on_end(int process) {
   const int now = worker().replacements();
+  MINIRAY_CHECK(process <= now, process, now);
   fail([=](const UnderWay& call) { return (call.process == now) == (now == process); }, std::current_exception());
 }
 
@@ -208,6 +210,7 @@ void CallDesk::fail(Which which, const std::exception_ptr& why) {
 // as recv(). During a recovery the worker has no Recovery, and its result is not known yet.
 void CallDesk::fail_lost() {
   if (under_way_.empty()) return;
+  MINIRAY_CHECK(link_, under_way_.size());  // close() leaves no call under way
   try {
     if (under_way_.begin()->second.process == worker().replacements()) return;
     Recovery* const recovery = worker().recovery();
@@ -222,6 +225,7 @@ void CallDesk::fail_lost() {
 void CallDesk::drop(std::int64_t number) {
   const auto found = under_way_.find(number);
   if (found == under_way_.end()) return;
+  MINIRAY_CHECK(link_, number);  // close() leaves no call under way
   found->second.settler.reset();
   if (link_->worker() == nullptr || found->second.process != worker().replacements()) return;
   try {
@@ -237,6 +241,19 @@ void CallDesk::close(const std::exception_ptr& why) {
   link_ = nullptr;
   for (const auto& [number, call] : open)
     if (call.settler) call.settler->on_failure(why);
+}
+
+void CallDesk::check_invariants() const {
+  MINIRAY_CHECK(link_ || under_way_.empty(), under_way_.size());
+  MINIRAY_CHECK(first_number_ > 0 && first_number_ <= last_number_, first_number_, last_number_);
+  int process = 0;
+  for (const auto& [number, call] : under_way_) {
+    MINIRAY_CHECK(number > first_number_ && number <= last_number_, number, first_number_, last_number_);
+    MINIRAY_CHECK(call.process >= process, number, call.process, process);  // fail_lost() looks at the oldest call only
+    process = call.process;
+  }
+  if (link_ && link_->worker() != nullptr)
+    MINIRAY_CHECK(process <= link_->worker()->replacements(), process, link_->worker()->replacements());
 }
 
 namespace {

@@ -66,6 +66,8 @@ class CallDesk {
   [[nodiscard]] bool is_closed() const { return link_ == nullptr; }
   /// Returns how many replies will still arrive.
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
+  /// For tests. Walks all that the desk keeps, and aborts if parts of it contradict each other, which is our bug.
+  void check_invariants() const;
 
  protected:
   /// Runs a step that may wait for the worker. Python gives up its lock meanwhile.

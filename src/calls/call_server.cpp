@@ -1,5 +1,6 @@
 #include "calls/call_server.hpp"
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "miniray/error.hpp"
 
@@ -10,8 +11,10 @@ OwedReply::OwedReply(Channel& channel, std::int64_t number)
 
 void OwedReply::send(Message& reply) const {
   if (!is_wanted()) return;
+  MINIRAY_CHECK(reply.kind == Message::Kind::reply, reply.kind, number_);
   reply.head.number = number_;
   reply.head.time_ns = now_ns() - begun_ns_;
+  MINIRAY_CHECK(reply.head.time_ns >= 0, reply.head.time_ns, number_);  // the clock never goes back
   try {
     channel_->send(reply);
   } catch (const MessageTooLarge& error) {

@@ -281,8 +281,7 @@ TEST_CASE("a long chain of continuations does not use up the stack") {
   SUBCASE("if it is asked whether it is done") {
     const Future<int> last = chain_after(waits.then([] { return 0; }), called);
     folder.touch("go");
-    while (!last.ready()) {
-    }
+    wait_until("the last future", [&] { return last.ready(); });
     CHECK(last.get() == chain_length);
   }
   SUBCASE("if the wait for it ends in a time-out") {

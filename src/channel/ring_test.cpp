@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "base/clock.hpp"
@@ -20,6 +21,12 @@ struct Ends {
   RingReader reader;
   Fd memory;
 };
+
+// Returns the id of a thread as soon as the thread has written it.
+pid_t thread_in(const std::atomic<pid_t>& id) {
+  wait_until("the start of a thread", [&] { return id != 0; });
+  return id;
+}
 
 bool put(RingWriter& writer, std::uint64_t after, std::string frame) {
   const iovec piece{frame.data(), frame.size()};
@@ -141,7 +148,9 @@ TEST_CASE("memory of another size is refused") {
 TEST_CASE("small and large messages keep their order across ring, socket and shared memory") {
   auto [here, there] = Channel::pair(checked_channel);
   constexpr int count = 3000;
-  std::thread writer([&channel = here] {
+  std::atomic<pid_t> writing = 0;  // the writer's thread
+  std::thread writer([&channel = here, &writing] {
+    writing = gettid();
     for (int i = 0; i < count; ++i) {
       if (i % 7 == 3)
         channel.send(Value::list({i, std::string(20'000 + i, 'x')}));  // through the socket
@@ -152,7 +161,7 @@ TEST_CASE("small and large messages keep their order across ring, socket and sha
     }
   });
   for (int i = 0; i < count; ++i) {
-    if (i % 500 == 0) usleep(3000);  // meanwhile the ring fills up
+    if (i % 500 == 0) wait_until_blocked(thread_in(writing));  // the ring is full, and the socket, too
     const Value got = there.recv();
     REQUIRE(got.at(0) == i);
   }
@@ -161,7 +170,9 @@ TEST_CASE("small and large messages keep their order across ring, socket and sha
 
 TEST_CASE("a message in the ring wakes a receive, and a wait_any") {
   auto [here, there] = Channel::pair(checked_channel);
-  std::thread other([&channel = there] {
+  std::atomic<pid_t> answering = 0;
+  std::thread other([&channel = there, &answering] {
+    answering = gettid();
     while (true) {
       const Value got = channel.recv();
       if (got.is_null()) return;
@@ -177,7 +188,7 @@ TEST_CASE("a message in the ring wakes a receive, and a wait_any") {
       pollfd readable{here.fileno(), POLLIN, 0};
       while (!here.ready()) REQUIRE(poll(&readable, 1, 20'000) == 1);
     }
-    if (i % 100 == 0) usleep(500);  // long enough for the other to sleep
+    if (i % 100 == 0) wait_until_blocked(thread_in(answering));  // the next message has to wake it
     REQUIRE(here.recv({.timeout_s = 20.0}) == i);
   }
   here.send(Value());
@@ -247,9 +258,9 @@ TEST_CASE("calls, messages and drops keep their order and lanes if they are take
 
 TEST_CASE("wait_any reports each of several messages that come at once") {
   auto [here, there] = Channel::pair(checked_channel);
-  std::thread other([&channel = there] {
+  std::thread other([&channel = there, receiving = gettid()] {
     while (!channel.recv().is_null()) {
-      usleep(200);  // the other side sleeps: the first message wakes it, and the rest is in the ring before it looks
+      wait_until_blocked(receiving);  // the first message wakes it, and the rest is in the ring before it looks
       for (int i = 0; i < 4; ++i) channel.send(i);
     }
   });

@@ -16,6 +16,7 @@
 #include "channel/cipher.hpp"
 #include "miniray/channel.hpp"
 #include "miniray/error.hpp"
+#include "tests/wait_until.hpp"
 
 namespace miniray {
 namespace {
@@ -399,7 +400,7 @@ TEST_CASE("two ends of a sealed channel that both send large messages do not wai
     (void)ends.here->send_some(encode(large));
     (void)ends.there->send_some(encode(large));
   }
-  while (here < 3 || there < 3) {
+  for (const Patience patience("six large messages"); here < 3 || there < 3; patience.check()) {
     (void)ends.here->flush_some();
     (void)ends.there->flush_some();
     while (ends.here->try_receive()) ++here;

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "base/error_text.hpp"
 #include "base/futex.hpp"
+#include "base/process.hpp"
 #include "channel/spin.hpp"
 #include "miniray/error.hpp"
 #include "miniray/limits.hpp"
@@ -72,7 +73,7 @@ GroupSegment::GroupSegment(Fd memory, const Layout& layout, Settings settings)
       crowded_(static_cast<int>(layout.ranks) > system::usable_cpus()),
       generation_(process_generation()) {
   for (const std::size_t rank : settings_.nodes.ranks[settings_.nodes.here])
-    processes_.push_back(rank == settings_.rank ? Fd() : system::watch_process(settings_.members[rank].pid));
+    processes_.push_back(rank == settings_.rank ? Fd() : watch_process(settings_.members[rank].pid));
 }
 
 void GroupSegment::leave() {

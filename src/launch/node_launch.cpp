@@ -34,6 +34,24 @@ bool is_numeric_address(const std::string& text) {
 
 NodeLaunch::NodeLaunch(const NodeConfig& node, Parts parts) : node_(node), parts_(std::move(parts)) {
   MINIRAY_CHECK(parts_.code && parts_.executable, node.host);
+  MINIRAY_CHECK(!parts_.ships_program || !parts_.executable->empty(), node.host);
+}
+
+// A launch never goes back to an earlier stage, and a settled one stays as it is.
+void NodeLaunch::enter(Stage next) {
+  MINIRAY_CHECK(!settled() && next >= stage_, node_.host, stage_, next);
+  stage_ = next;
+}
+
+// Holds after each advance(), whatever the node has sent.
+void NodeLaunch::check_invariants() const {
+  MINIRAY_CHECK(why_.empty() || stage_ == Stage::failed, node_.host, stage_, why_);
+  MINIRAY_CHECK(!has_unsent() || !wants_heartbeats(), node_.host, stage_, wanted_.size());
+  MINIRAY_CHECK(
+      unsent_.empty() || stage_ == Stage::sending_program || stage_ == Stage::sending_code || stage_ == Stage::failed,
+      node_.host, stage_, unsent_.size());
+  MINIRAY_CHECK(stage_ != Stage::ready || begun_importing_, node_.host);
+  MINIRAY_CHECK(error_output_.size() <= limits::complaint_bytes_max, node_.host, error_output_.size());
 }
 
 const char* NodeLaunch::stage_name() const {
@@ -60,9 +78,8 @@ std::string NodeLaunch::hint() const {
 }
 
 void NodeLaunch::fail(std::string why) {
-  MINIRAY_CHECK(why_.empty() || stage_ == Stage::failed, node_.host, stage_);
   if (settled()) return;
-  stage_ = Stage::failed;
+  enter(Stage::failed);
   why_ = std::move(why);
 }
 
@@ -85,7 +102,8 @@ void NodeLaunch::advance(Attendant::Streams& streams) {
     fail(shown(error.what(), Colours::escape));
   }
   // The last file is on its way, so heartbeats may follow.
-  if (stage_ == Stage::sending_code && !has_unsent() && streams.talk.unwritten_bytes() == 0) stage_ = Stage::importing;
+  if (stage_ == Stage::sending_code && !has_unsent() && streams.talk.unwritten_bytes() == 0) enter(Stage::importing);
+  check_invariants();
 }
 
 void NodeLaunch::read_lines(LineStream& talk) {
@@ -113,6 +131,7 @@ void NodeLaunch::read_lines(LineStream& talk) {
 void NodeLaunch::send_some(LineStream& talk) {
   while (talk.flush() && !settled() && has_unsent() && talk.unwritten_bytes() < limits::launch_queue_bytes_max) {
     if (unsent_.empty()) {
+      MINIRAY_CHECK(!wanted_.empty() && parts_.code->has(wanted_.front()), node_.host, wanted_.size());
       content_ = parts_.code->content(wanted_.front());
       unsent_ = content_;
       wanted_.pop_front();
@@ -129,7 +148,7 @@ bool NodeLaunch::handle_line(const std::string& line, LineStream& talk) {
   const bool has_config = stage_ >= Stage::greeted;
   if (line == send_program_line) {
     if (stage_ != Stage::connecting || !parts_.ships_program) return false;
-    stage_ = Stage::sending_program;
+    enter(Stage::sending_program);
     unsent_ = *parts_.executable;
   } else if (line.starts_with(launch::hello)) {
     if (has_config) return false;
@@ -137,17 +156,17 @@ bool NodeLaunch::handle_line(const std::string& line, LineStream& talk) {
   } else if (line.starts_with(launch::need)) {
     if (stage_ != Stage::greeted || begun_importing_) return false;
     queue_files(told(line, launch::need));
-    stage_ = Stage::sending_code;
+    enter(Stage::sending_code);
   } else if (line.starts_with(launch::importing)) {
     if (!has_config || begun_importing_ || has_unsent()) return false;
     begun_importing_ = true;
-    stage_ = Stage::importing;
+    enter(Stage::importing);
   } else if (line.starts_with(launch::failed)) {
     fail(shown(told(line, launch::failed)["why"].string(), Colours::escape));
   } else if (line.starts_with(launch::ready)) {
     if (!begun_importing_) return false;
     set_server(told(line, launch::ready));
-    stage_ = Stage::ready;
+    enter(Stage::ready);
   } else {  // the output of a login script
     chatter_bytes_ += line.size() + 1;
     if (chatter_bytes_ > limits::launch_chatter_bytes_max)
@@ -167,7 +186,7 @@ bool NodeLaunch::handle_hello(const Value& hello, LineStream& talk) {
          ". Install the same version on the node: pip install miniray==" + version);
     return true;
   }
-  stage_ = Stage::greeted;
+  enter(Stage::greeted);
   if (!talk.write_secret(parts_.key.secret_hex()))
     fail("its server does not read what it is sent");  // unless the command has ended, which is then the cause
   else

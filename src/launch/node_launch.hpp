@@ -66,6 +66,8 @@ class NodeLaunch {
   void queue_files(const Value& hashes);
   void set_server(Value server);
   void send_some(LineStream& talk);
+  void enter(Stage next);
+  void check_invariants() const;
 
   const NodeConfig& node_;
   Parts parts_;

@@ -35,7 +35,7 @@ class DriverScene {
     return driver.submit(std::move(task));
   }
   void take_news() {
-    std::optional<TaskDriver::News> news = driver.wait_news();
+    std::optional<TaskDriver::News> news = driver.wait_news(Deadline::in_seconds(1));
     REQUIRE(news);
     for (TaskOutcome& outcome : news->outcomes) {
       CHECK(!outcomes.contains(outcome.task.number));
@@ -44,10 +44,10 @@ class DriverScene {
     tickets.insert(tickets.end(), news->tickets.begin(), news->tickets.end());
   }
   void take_news_until_the_end() {
-    while (!driver.is_finished()) take_news();
+    for (const Patience patience("the driver's last outcome"); !driver.is_finished(); patience.check()) take_news();
   }
   std::shared_ptr<Ticket> next_ticket() {
-    while (tickets.empty()) take_news();
+    for (const Patience patience("a place to fill"); tickets.empty(); patience.check()) take_news();
     std::shared_ptr<Ticket> ticket = tickets.front();
     tickets.erase(tickets.begin());
     return ticket;

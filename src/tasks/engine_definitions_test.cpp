@@ -76,7 +76,7 @@ TEST_CASE("a task behind one that was answered unknown waits for the function, t
   scene.engine.submit(task_of(1, known));  // so that tasks are known to be quick, and wait behind each other
   (void)scene.outcome(1);
   for (std::int64_t number = 2; number < 10; ++number) scene.engine.submit(task_of(number, asked));
-  scene.turn_until([&] { return !scene.asked_for.empty(); });
+  scene.turn_until("a question for a function", [&] { return !scene.asked_for.empty(); });
   scene.engine.submit(task_of(10, known));  // needs nothing that is missing
   CHECK(scene.value(10) == Value::list({1}));
   define_by_value(scene.engine, *asked);
@@ -114,11 +114,11 @@ TEST_CASE("a redefined function has new needs, and functions may need each other
   scene.add_worker(serve_what_was_defined);
   const auto called = function(1, false), other = function(2, false);
   scene.engine.submit(task_of(1, called));
-  scene.turn_until([&] { return !scene.asked_for.empty(); });
+  scene.turn_until("a question for a function", [&] { return !scene.asked_for.empty(); });
   called->needs = {other};
   other->needs = {called};
   define_by_value(scene.engine, *called);
-  scene.turn_until([&] { return scene.asked_for.size() == 2; });
+  scene.turn_until("a second question", [&] { return scene.asked_for.size() == 2; });
   define_by_value(scene.engine, *other);
   CHECK(scene.value(1).list().size() == 2);
 }
@@ -129,7 +129,7 @@ TEST_CASE("an initializer that a worker does not have is sent by value") {
   scene.add_node(1);
   scene.add_worker(serve_what_was_defined);
   scene.engine.submit(task_of(1, function(1, true)));
-  scene.turn_until([&] { return !scene.asked_for.empty(); });
+  scene.turn_until("a question for a function", [&] { return !scene.asked_for.empty(); });
   CHECK(scene.outcomes.empty());
   define_by_value(scene.engine, *first);
   CHECK(scene.value(1) == Value::list({7, 1}));

@@ -52,7 +52,7 @@ TEST_CASE("a worker that answers a call twice is lost, and what it answered firs
   const std::int64_t number = next_call_number();  // after those of the worker's earlier users
   scene.engine.submit(Scene::task(number, {}, "f", {}));
   CHECK(scene.outcome(number).kind == TaskOutcome::Kind::reply);
-  scene.turn_until([&] { return scene.engine.census().workers == 0; });
+  scene.turn_until("the end of the worker", [&] { return scene.engine.census().workers == 0; });
 }
 
 TEST_CASE("a worker that sends what only a worker gets, or a verb that does not fit, is lost") {

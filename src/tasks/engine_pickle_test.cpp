@@ -39,7 +39,7 @@ TEST_CASE("a member that answers the initializer with a pickle is lost, and only
   scene.add_worker(answer_with_pickles);
   scene.on_vacancy = nullptr;
   scene.add_worker();
-  scene.turn_until([&] { return scene.count("worker_stillborn") == 1; });
+  scene.turn_until("a death at the start", [&] { return scene.count("worker_stillborn") == 1; });
   CHECK(scene.value(scene.submit("test_square", {3})) == Value(9.0));
   CHECK_FALSE(scene.engine.is_broken());
 }

@@ -60,7 +60,7 @@ TEST_CASE("tasks of a node that can get no worker fail, until it has one again")
   CHECK(scene.value(scene.submit(bound, "test_square", {3})) == Value(9.0));
   scene.on_vacancy = nullptr;
   lost->kill(SIGKILL);
-  scene.turn_until([&] { return scene.count("worker_died") == 1; });
+  scene.turn_until("a death", [&] { return scene.count("worker_died") == 1; });
   const std::int64_t waiting = scene.submit(bound, "test_square", {3});
   scene.poll();
   CHECK_FALSE(scene.outcomes.contains(waiting));  // another may come
@@ -125,7 +125,7 @@ TEST_CASE("a worker gets tasks when its initializer has returned") {
   scene.add_node(1);
   scene.add_worker(serve_calls);
   const std::int64_t number = scene.submit("test_square", {3});
-  scene.turn_until([&] { return folder.has("begun"); });
+  scene.turn_until("the beginning of the task", [&] { return folder.has("begun"); });
   scene.poll();
   CHECK(scene.engine.workers().at(0).state == "preparing");
   CHECK(scene.engine.census().waiting == 1);
@@ -145,7 +145,7 @@ TEST_CASE("an initializer that raises breaks the pool; if a worker dies in it, t
   dying.add_node(1);
   dying.on_vacancy = nullptr;
   dying.add_worker(serve_calls);
-  dying.turn_until([&] { return dying.count("worker_stillborn") == 1; });
+  dying.turn_until("a death at the start", [&] { return dying.count("worker_stillborn") == 1; });
 }
 
 TEST_CASE("after a breakdown, waiting and new tasks fail, running ones finish, and no task is tried again") {
@@ -197,10 +197,10 @@ TEST_CASE("a worker that has to end while its initializer runs gets no tasks, wh
   Scene scene(Scene::task(-1, {}, "test_wait", {folder.file("begun"), folder.file("go")}));
   scene.add_node(1);
   const auto worker = scene.add_worker();
-  scene.turn_until([&] { return folder.has("begun"); });
+  scene.turn_until("the beginning of the task", [&] { return folder.has("begun"); });
   scene.engine.cancel_all();
   folder.touch("go");
-  scene.turn_until([&] { return worker->channel().arrived() > 0; });
+  scene.turn_until("a reply", [&] { return worker->channel().arrived() > 0; });
   scene.poll();
   REQUIRE(scene.engine.workers().size() == 1);
   CHECK(scene.engine.workers()[0].state == "ending");

@@ -147,10 +147,10 @@ class Scene {
     return made;
   }
 
-  /// Turns until something holds, which it does sooner or later.
+  /// Turns until something holds. `what` says what, for the error if it never does.
   template <class Condition>
-  void turn_until(Condition condition) {
-    while (!condition()) {
+  void turn_until(const std::string& what, Condition condition) {
+    for (const Patience patience(what); !condition(); patience.check()) {
       engine.poll(0.02);
       take_outcomes();
     }
@@ -161,7 +161,7 @@ class Scene {
     take_outcomes();
   }
   const TaskOutcome& outcome(std::int64_t number) {
-    turn_until([&] { return outcomes.contains(number); });
+    turn_until("an outcome of task " + std::to_string(number), [&] { return outcomes.contains(number); });
     return outcomes.at(number);
   }
   Value value(std::int64_t number) { return parse_reply(outcome(number).reply).value; }
@@ -175,7 +175,7 @@ class Scene {
   /// A task that has begun in this worker, the only one, and goes on until `go` is there.
   std::int64_t begin_waiting(const TestFolder& folder, const std::string& name, const TaskTerms& terms = {}) {
     const std::int64_t number = submit(terms, "test_wait", {folder.file(name + ".begun"), folder.file(name + ".go")});
-    turn_until([&] { return folder.has(name + ".begun"); });
+    turn_until("the beginning of " + name, [&] { return folder.has(name + ".begun"); });
     return number;
   }
   [[nodiscard]] std::size_t count(const std::string& kind) const {

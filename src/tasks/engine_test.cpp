@@ -65,7 +65,7 @@ TEST_CASE("tasks that are queued behind a long one are taken back, and each begi
   CHECK(scene.outcome(long_one).worker == slow->name());
   const std::int64_t after = scene.submit("test_pid");  // what the slow one has dropped is not taken for anything else
   (void)scene.outcome(after);
-  scene.turn_until([&] { return scene.engine.census().idle == 2; });
+  scene.turn_until("two idle workers", [&] { return scene.engine.census().idle == 2; });
   CHECK(folder.lines("log") == std::vector<std::string>{"0", "1", "2", "3", "4"});
 }
 
@@ -85,11 +85,12 @@ TEST_CASE("a task that began between two polls is not taken back, however late t
   const std::int64_t second = scene.submit("test_wait", {folder.file("second.begun"), folder.file("second.go")});
   scene.poll();
   REQUIRE(scene.tasks_of(*busy) == 2);
-  // While a replacement is made, which takes longer than a lease, the second begins.
+  const Deadline lease = Deadline::in_ms(limits::task_lease_ms);  // the worker's may have begun earlier
+  // While a replacement is made, which takes longer than the lease, the second begins.
   scene.on_vacancy = [&](std::size_t node) {
     folder.touch("first.go");
     folder.wait_for("second.begun");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2 * limits::task_lease_ms));
+    wait_until("the end of the lease", [&] { return lease.passed(); });
     scene.add_worker(serve_as_if_quick, node);
   };
   folder.touch("die");
@@ -144,7 +145,7 @@ TEST_CASE("a worker's death counts as a try of the task that ran, and of no task
   CHECK(scene.outcome(behind).task.tries == 0);
   CHECK(scene.outcome(also).task.tries == 1);
   CHECK(scene.count("task_retried") == 0);
-  scene.turn_until([&] { return scene.count("worker_started") == 3; });
+  scene.turn_until("the third worker", [&] { return scene.count("worker_started") == 3; });
   CHECK(scene.count("worker_died") == 2);
 }
 

@@ -19,6 +19,7 @@ Staff::Staff(TaskEngine& engine, WorkerSource& source, EventLog& events, const s
 }
 
 void Staff::on_gone(std::size_t node, std::shared_ptr<Worker> gone) {
+  MINIRAY_CHECK(gone, node);
   nodes_[node].vacancies.push_back(std::move(gone));
 }
 
@@ -39,6 +40,20 @@ void Staff::advance() {
     }
     next = node.vacancies.empty() ? nodes_.erase(next) : std::next(next);
   }
+  check_invariants();
+}
+
+// Holds after each advance(). Workers are few compared to their tasks, and this runs only while one is replaced.
+void Staff::check_invariants() const {
+  for (const auto& [position, node] : nodes_) {
+    MINIRAY_CHECK(!node.vacancies.empty(), position);
+    MINIRAY_CHECK(std::ranges::none_of(node.vacancies, [](const auto& gone) { return gone == nullptr; }), position);
+    MINIRAY_CHECK(node.pause_s >= 0 && node.pause_s <= limits::pool_pause_max_ms / 1000.0, position, node.pause_s);
+    MINIRAY_CHECK(!node.recruit || (node.look_ns > 0 && node.look_ns <= limits::recruit_look_max_ms * ns_per_ms),
+                  position, node.look_ns);
+  }
+  for (const DeadWorker& dead : dead_workers_) MINIRAY_CHECK(dead.gone && dead.closer, dead_workers_.size());
+  MINIRAY_CHECK(stillborn_ >= 0, stillborn_);
 }
 
 void Staff::look_now() {
@@ -69,6 +84,7 @@ bool Staff::may_try(std::size_t position, Node& node) {
 }
 
 void Staff::try_to_fill(std::size_t position, Node& node) {
+  MINIRAY_CHECK(node.granted && !node.vacancies.empty(), position, node.granted, node.vacancies.size());
   try {
     if (!node.recruit) {
       node.recruit = source_.recruit(position, node.vacancies.front());
@@ -87,6 +103,7 @@ void Staff::try_to_fill(std::size_t position, Node& node) {
 }
 
 void Staff::filled(std::size_t position, Node& node, std::shared_ptr<Worker> worker) {
+  MINIRAY_CHECK(worker && node.recruit, position);
   const bool shares_clock = source_.shares_clock(*worker);
   std::shared_ptr<Worker> gone = take_vacancy(node);
   if (worker != gone) end_dead(std::move(gone));
@@ -118,6 +135,7 @@ void Staff::refuse(std::size_t position, const std::string& why) {
 }
 
 std::shared_ptr<Worker> Staff::take_vacancy(Node& node) {
+  MINIRAY_CHECK(!node.vacancies.empty());
   std::shared_ptr<Worker> gone = std::move(node.vacancies.front());
   node.vacancies.pop_front();
   return gone;

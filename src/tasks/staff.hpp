@@ -61,6 +61,7 @@ class Staff {
   void refuse(std::size_t position, const std::string& why);
   static std::shared_ptr<Worker> take_vacancy(Node& node);
   void end_dead(std::shared_ptr<Worker> gone);
+  void check_invariants() const;
 
   TaskEngine& engine_;
   WorkerSource& source_;

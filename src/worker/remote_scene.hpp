@@ -5,28 +5,23 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
-#include "base/clock.hpp"
 #include "miniray/error.hpp"
 #include "miniray/remote_worker.hpp"
 #include "miniray/worker_server.hpp"
 #include "tests/echo.hpp"
+#include "tests/wait_until.hpp"
 #include "wire/utf8.hpp"
 
 namespace miniray {
 namespace {
 
 const std::string key(64, 'a');
-constexpr int patience_ms = 5000;  // workers end within this time after their coordinator's death
-constexpr auto look_again_after = std::chrono::milliseconds(10);
 
 [[noreturn]] inline void stubborn(Handle& handle) {
   signal(SIGTERM, SIG_IGN);
@@ -38,15 +33,6 @@ constexpr auto look_again_after = std::chrono::milliseconds(10);
   for (;;) sched_yield();
 }
 
-inline bool comes_true(const std::function<bool()>& wish) {
-  const Deadline deadline = Deadline::in_ms(patience_ms);
-  while (!deadline.passed()) {
-    if (wish()) return true;
-    std::this_thread::sleep_for(look_again_after);
-  }
-  return wish();
-}
-
 // Returns whether the process has ended. Its new parent may not have reaped it yet.
 inline bool is_gone(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -54,6 +40,10 @@ inline bool is_gone(std::int64_t pid) {
   text << file.rdbuf();
   const std::size_t name_ends = text.str().rfind(')');
   return name_ends == std::string::npos || text.str().compare(name_ends + 2, 1, "Z") == 0;
+}
+
+inline void wait_until_gone(std::int64_t pid) {
+  wait_until("the end of process " + std::to_string(pid), [&] { return is_gone(pid); });
 }
 
 // A worker server in a process of its own, which ends with the scope. It sends its log as messages.

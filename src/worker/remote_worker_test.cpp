@@ -230,7 +230,7 @@ TEST_CASE("kill sends any signal, and SIGKILL also to the processes that the wor
   worker.kill();
   CHECK(worker.wait(30) == -SIGKILL);
   CHECK_FALSE(worker.is_alive());
-  CHECK(comes_true([&] { return is_gone(pids.list()[1].integer()); }));
+  wait_until_gone(pids.list()[1].integer());
   worker.kill();  // has no effect on a worker that has ended
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("close kills a remote worker that does not end") {
   const Value pids = worker.recv();
   worker.close(0.05);
   CHECK_FALSE(worker.is_alive());
-  for (const Value& pid : pids.list()) CHECK(comes_true([&] { return is_gone(pid.integer()); }));
+  for (const Value& pid : pids.list()) wait_until_gone(pid.integer());
   CHECK_THROWS_WITH_AS((void)worker.recv(), doctest::Contains("was closed by this process"), EndOfStream);
 }
 
@@ -291,7 +291,7 @@ TEST_CASE("a worker's last messages arrive even if it has not read its own and t
   RemoteWorker worker = server.connect();
   worker.send("first");
   for (int i = 0; i < 5; ++i) worker.send(std::string(100'000, 'x'));
-  REQUIRE(comes_true([&] { return !worker.is_alive(); }));
+  wait_until("the end of the worker", [&] { return !worker.is_alive(); });
   for (int i = 0; i < count; ++i) REQUIRE(worker.recv({.timeout_s = 30}).size() == 100'000);
   CHECK_THROWS_AS((void)worker.recv({.timeout_s = 30}), WorkerError);
 }
@@ -332,7 +332,7 @@ TEST_CASE("workers end with their server, and the coordinator gets an error that
                                                : "is gone with its worker server at 127.0.0.1:"));
     CHECK_FALSE(worker.is_alive());
     CHECK_THROWS_AS((void)worker.wait(), WorkerDied);
-    for (const Value& pid : pids.list()) CHECK(comes_true([&] { return is_gone(pid.integer()); }));
+    for (const Value& pid : pids.list()) wait_until_gone(pid.integer());
   }
 }
 
@@ -346,7 +346,7 @@ TEST_CASE("workers die with their coordinator, even by SIGKILL, and the server g
   const Value pids = coordinator.recv({.timeout_s = 30});
   CHECK_FALSE(is_gone(pids.list()[0].integer()));
   coordinator.kill();
-  for (const Value& pid : pids.list()) CHECK(comes_true([&] { return is_gone(pid.integer()); }));
+  for (const Value& pid : pids.list()) wait_until_gone(pid.integer());
   RemoteWorker worker = server.connect();
   CHECK(worker.recv().list()[0].integer() == worker.pid());
   worker.kill();
@@ -361,7 +361,7 @@ TEST_CASE("wait_any takes local and remote workers together") {
   remote.send(1);
   CHECK(wait_any(workers, 30) == std::vector<std::size_t>{1});
   local.send(2);
-  CHECK(comes_true([&] { return wait_any(workers, 30) == std::vector<std::size_t>{0, 1}; }));
+  wait_until("answers of both", [&] { return wait_any(workers, 30) == std::vector<std::size_t>{0, 1}; });
   CHECK(remote.recv() == Value(1));
   CHECK(local.recv() == Value(2));
   doomed.kill();

@@ -324,10 +324,10 @@ TEST_CASE("wait_any returns the positions of ready workers in ascending order") 
   CHECK(workers[5].recv() == Value(5));
   workers[2].send(1);
   workers[2].send(2);
-  usleep(50'000);  // usually enough for both answers to arrive; the checks below hold in any case
+  wait_until_blocked(workers[2].pid());  // it has sent both answers
   CHECK(wait_any(workers) == std::vector<std::size_t>{2});
   CHECK(workers[2].recv() == Value(1));
-  CHECK(wait_any(workers) == std::vector<std::size_t>{2});  // the second answer may already be in the inbox
+  CHECK(wait_any(workers) == std::vector<std::size_t>{2});  // the second answer may be in the inbox
   CHECK(workers[2].recv() == Value(2));
   workers[7].kill();
   CHECK(wait_any(workers) == std::vector<std::size_t>{7});
