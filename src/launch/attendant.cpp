@@ -45,7 +45,10 @@ Attendant::Attendant(const std::vector<Node>& nodes, const Options& options) {
   const Value orders{{"nodes", Value(std::move(described))},
                      {"output_folder", options.output_folder},
                      {"unreachable_ms", options.unreachable_ms}};
-  system::send_all(control_.get(), with_length(write_json(orders)));
+  try {
+    system::send_all(control_.get(), with_length(write_json(orders)));
+  } catch (const EndOfStream&) {  // the process has ended already: early_end() says how
+  }
 }
 
 Attendant::~Attendant() {
@@ -84,17 +87,32 @@ void Attendant::tell(const AttendantNotice& notice) {
     (void)system::poll_one(control_.get(), POLLOUT, limits::wait_slice_ms);
 }
 
-const std::map<std::size_t, int>& Attendant::exit_codes() {
+void Attendant::read_notices() {
   AttendantNotice notice{};
   while (control_.valid()) {
     const system::Transfer transfer =
         system::receive(control_.get(), std::as_writable_bytes(std::span(&notice, 1)), system::Block::no, nullptr);
     if (transfer.bytes != sizeof(notice)) break;
+    if (notice.kind == AttendantNotice::Kind::started) {
+      started_ = true;
+      continue;
+    }
     MINIRAY_CHECK(notice.kind == AttendantNotice::Kind::ended, notice.node, notice.value);
     exit_codes_[static_cast<std::size_t>(notice.node)] = notice.value;
   }
+}
+
+std::optional<ExitStatus> Attendant::early_end() {
+  if (started_ || process_.running()) return {};
+  read_notices();  // those that it sent before it ended
+  if (started_) return {};
+  return process_.reap();
+}
+
+const std::map<std::size_t, int>& Attendant::exit_codes() {
+  read_notices();
   // Without the attendant no node can be reached, even if its command still runs.
-  if (!process_.running())
+  if (started_ && !process_.running())
     for (std::size_t node = 0; node < streams_.size(); ++node) exit_codes_.emplace(node, -SIGKILL);
   return exit_codes_;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct AttendantNotice {
                 ///< first.
     workers,    ///< The node has had this many workers, whose labels are the node's name, "/" and a lower number.
     drop,       ///< The attendant kills the node's command.
+    started,    ///< From the attendant, once: its process has reached attend().
     ended,      ///< From the attendant: the node's command has ended, and `value` is the exit code.
   };
   Kind kind;
@@ -70,6 +72,9 @@ class Attendant {
   [[nodiscard]] int fileno() const { return control_.get(); }
   /// Returns the exit codes of the commands that have ended, by node; a negative one is a signal.
   const std::map<std::size_t, int>& exit_codes();
+  /// Returns how the attendant's process ended if it never reached attend(): its program has another main() than it
+  /// should have, or could not be run.
+  [[nodiscard]] std::optional<ExitStatus> early_end();
   /// Tells the nodes' servers to end. To end several attendants quickly, call it on each, then finish() on each.
   void begin_finish();
   /// Tells the nodes' servers to end, and waits until everything that the workers printed is shown. Returns false if
@@ -78,11 +83,13 @@ class Attendant {
 
  private:
   void tell(const AttendantNotice& notice);
+  void read_notices();
 
   std::vector<Streams> streams_;
   Fd control_;   // carries the orders as JSON first, then AttendantNotices in both directions
   Fd lifeline_;  // its end kills the attendant
   ChildProcess process_;
+  bool started_ = false;  // the process has reached attend()
   std::map<std::size_t, int> exit_codes_;
   std::uint64_t generation_ = process_generation();
 };

@@ -311,6 +311,8 @@ int AttendantLoop::run() {
 
 int attend(int control, int lifeline) {
   Fd orders(control);
+  const AttendantNotice started{AttendantNotice::Kind::started, 0, 0};
+  system::send_all(control, {reinterpret_cast<const char*>(&started), sizeof(started)});
   const Value ordered = [&] {
     std::uint32_t bytes = 0;
     system::receive_all(orders.get(), std::as_writable_bytes(std::span(&bytes, 1)));

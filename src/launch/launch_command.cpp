@@ -20,6 +20,9 @@ constexpr const char* call_init_first =
     "On a node the program has to reach miniray::init: call miniray::init(argc, argv, functions) first in main(), "
     "because what stands before it runs on every node too";
 
+constexpr const char* killed_by_somebody =
+    "A person, a program or the kernel (out of memory) has killed it: `dmesg` may say which";
+
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 std::string trimmed(std::string text) {
@@ -109,7 +112,7 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
   if (exit_code < 0)
     return with_cure(std::string(is_local(host) ? "its server" : "the ssh to it") + " was killed by signal " +
                          std::to_string(-exit_code),
-                     "A person, a program or the kernel (out of memory) has killed it: `dmesg` may say which");
+                     killed_by_somebody);
   if (exit_code == ssh_failed && !is_local(host)) {
     if (has(said, "Could not resolve hostname"))
       return with_cure("the host is unknown", "Check the name: `ssh " + host + "` must work on this machine");
@@ -149,6 +152,18 @@ std::string explain_failure(const NodeConfig& node, int exit_code, const std::st
         call_init_first);
   return "its server ended with exit code " + std::to_string(exit_code) + " before it was ready" +
          (said.empty() ? "" : ":\n" + said);
+}
+
+std::string explain_attendant_end(const ExitStatus& status, Runs runs) {
+  const std::string how = status.signal == 0 ? " ended with exit code " + std::to_string(status.exit_code)
+                                             : " was ended by signal " + std::to_string(status.signal) + " (" +
+                                                   strsignal(status.signal) + ")";
+  if (runs == Runs::own_program && status.signal != SIGKILL)
+    return "this program was started a second time on this machine, to look after the connections to the nodes, and "
+           "it" +
+           how + " before it called miniray::init. " + call_init_first;
+  return "the process on this machine that looks after the connections to the nodes" + how + " before it was ready. " +
+         (status.signal == SIGKILL ? killed_by_somebody : "What it printed to standard error says why");
 }
 
 std::string explain_silence(const NodeConfig& node, Runs runs) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process.hpp"
 #include "miniray/launch.hpp"
 
 namespace miniray {
@@ -43,6 +44,8 @@ enum class Runs : std::uint8_t { python, own_program };
 [[nodiscard]] std::string explain_silence(const NodeConfig& node, Runs runs);
 /// Returns the same for a server that ended after its first line, without saying that it failed.
 [[nodiscard]] std::string explain_early_end(int exit_code, const char* stage, const std::string& error_output);
+/// Returns the cause and the cure for an attendant (attendant.hpp) that ended before it reached attend().
+[[nodiscard]] std::string explain_attendant_end(const ExitStatus& status, Runs runs);
 /// The exit code that stands for a command that could not be started.
 inline constexpr int command_not_started = INT_MIN;
 

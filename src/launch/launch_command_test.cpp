@@ -123,6 +123,10 @@ TEST_CASE("a program that ends before it calls miniray::init is told so, and not
   CHECK(contains(explain_failure(here, -SIGKILL, "", Runs::own_program), "out of memory"));
   CHECK(contains(explain_failure(there, 255, "", Runs::own_program), "before it called miniray::init"));
   CHECK(contains(explain_failure(there, 2, "", Runs::own_program), "before it called miniray::init"));
+  const ExitStatus exited{.exit_code = 2}, killed{.signal = SIGKILL};
+  CHECK(contains(explain_attendant_end(exited, Runs::own_program), "exit code 2 before it called miniray::init"));
+  CHECK(contains(explain_attendant_end(killed, Runs::own_program), "out of memory"));
+  CHECK(contains(explain_attendant_end(exited, Runs::python), "exit code 2 before it was ready. What it printed"));
   CHECK(contains(explain_silence(here, Runs::own_program), "has not called miniray::init"));
   CHECK(explain_silence(here, Runs::python).empty());
 }

@@ -238,6 +238,8 @@ BringUp::BringUp(std::shared_ptr<Attendant> attendant, std::vector<NodeLaunch> l
 bool BringUp::advance() {
   std::vector<Attendant::Streams>& streams = attendant_->streams();
   for (std::size_t i = 0; i < launches_.size(); ++i) launches_[i].advance(streams[i]);
+  if (const std::optional<ExitStatus> status = attendant_->early_end())
+    for (NodeLaunch& launch : launches_) launch.on_attendant_end(*status);
   for (const auto& [node, exit_code] : attendant_->exit_codes())
     launches_[node].on_command_end(streams[node], exit_code);
   // One failure fails the launch. The other nodes get some time to fail too, so that one error names all of them.

@@ -43,6 +43,8 @@ class NodeLaunch {
   void advance(Attendant::Streams& streams);
   /// Call it when the node's command has ended. The launch then fails, unless it is settled.
   void on_command_end(Attendant::Streams& streams, int exit_code);
+  /// Call it when the attendant has ended early. The launch then fails, unless it is settled.
+  void on_attendant_end(const ExitStatus& status) { fail(explain_attendant_end(status, runs())); }
   /// Makes the launch fail for this reason, unless it is settled.
   void fail(std::string why);
   /// Returns why the launch has failed.
