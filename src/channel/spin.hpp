@@ -53,7 +53,10 @@ class Spin {
  private:
   // A yield is a system call, which takes longer than a message needs there and back. So the first looks come without
   // one, unless a yield has lately let another process run: then this process shares its core.
-  bool looks_eagerly() { return crowded_ == 0 || --crowded_ == 0; }
+  bool looks_eagerly() {
+    if (crowded_ > 0) --crowded_;
+    return crowded_ == 0;
+  }
   template <class Look>
   static bool looks(int count, Look look) {
     for (int i = 0; i < count; ++i) {
