@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
+import struct
+from contextlib import suppress
 from typing import Any
 
 import hostile
@@ -101,6 +104,40 @@ class Adversary:
             kind = self.random.choice([MESSAGE, CALL, *range(12)])
             peer.write(frame(kind, self.random.choice(BODIES), number=self.random.randint(-2, 100)))
         self.right(peer, call)
+
+
+def ask_oddly(handle: Any) -> None:
+    """The work function of a worker whose first message is a seed: it says anything to its own server, over the sockets
+    that it has inherited. Without a seed, it says what it gets."""
+    seed = handle.recv()
+    if seed is None:
+        handle.send("ready")
+        while True:
+            handle.send(handle.recv())
+    chance = random.Random(seed)
+    mine = [int(entry) for entry in os.listdir("/proc/self/fd") if int(entry) not in (0, 1, 2, handle.fileno())]
+    lines = [each for each in map(as_local_socket, mine) if each is not None]
+    assert lines
+    handle.send("ready")
+    for _ in range(chance.randint(1, 300)):
+        number = chance.choice([0, 1, 2, chance.randrange(1, 60), 1 << 63, (1 << 64) - 1])
+        right = struct.pack("<QQ", number, chance.choice([0, 0, 0, 1, 1 << 62]))
+        data = chance.choice([right, right, right, right * 2, right[:7], b"", chance.randbytes(100)])
+        with suppress(OSError):  # nobody reads there, or the server has had enough
+            chance.choice(lines).send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    if chance.random() < 0.3:
+        for line in lines:
+            with suppress(OSError):
+                line.shutdown(chance.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
+    signal.pause()
+
+
+def as_local_socket(descriptor: int) -> socket.socket | None:
+    try:
+        found = socket.socket(fileno=os.dup(descriptor))
+    except OSError:  # it is no socket
+        return None
+    return found if found.family == socket.AF_UNIX else None
 
 
 def work(seed: int) -> Any:

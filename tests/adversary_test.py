@@ -9,9 +9,10 @@ from concurrent.futures import wait
 from contextlib import suppress
 
 import adversary
+import numpy as np
 import pytest
 
-from miniray import Channel, MiniRayError, Pool, Worker
+from miniray import Channel, Cluster, MiniRayError, NodeConfig, Pool, Worker
 
 SETTLED_S = 60.0
 STEP = 10  # seeds in one test
@@ -119,3 +120,22 @@ def test_messages(seeds: range) -> None:
     for seed in seeds:
         in_messages(seed)
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("seeds", groups(20), ids=lambda seeds: f"{seeds.start}-{seeds.stop}")
+def test_what_a_worker_says_to_its_server_costs_the_others_nothing(seeds: range) -> None:
+    """A worker asks its server for large buffers, and can ask for anything."""
+    large = np.arange(100_000)
+    with Cluster([NodeConfig("localhost", 2, base_port=0)], progress=False) as cluster:
+        for seed in seeds:
+            liar, honest = cluster.start("adversary.ask_oddly")
+            liar.send(seed)
+            honest.send(None)
+            for worker in (liar, honest):
+                assert worker.recv(timeout=SETTLED_S) == "ready"
+            for number in range(3):
+                cluster.broadcast([seed, number, large], workers=[liar, honest])
+                assert honest.recv(timeout=SETTLED_S)[:2] == [seed, number]
+            for worker in (liar, honest):
+                worker.kill()
+                worker.close()

@@ -236,11 +236,15 @@ def stalling(size: int) -> Any:
     return adversary.hostile.working(stalled)
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 30, 200])
+@pytest.mark.parametrize("size", [0, 15, 200])
 def test_a_worker_that_stalls_costs_a_task_its_time_and_no_more(size: int) -> None:
     with Pool([Worker(stalling(size), shared_memory=False), Worker()]) as pool:
-        limited = pool.options(timeout=0.5)
-        outcomes = [future.exception(PATIENCE_S) for future in [limited.submit(abs, -1) for _ in range(4)]]
-        assert any(isinstance(outcome, TaskTimeout) for outcome in outcomes)  # the one that the stalling worker had
-        assert all(outcome is None or isinstance(outcome, TaskTimeout) for outcome in outcomes)
+        limited = pool.options(timeout=2)  # the honest worker needs a millisecond
+
+        def a_task_of_the_stalling_worker_ends() -> bool:
+            outcome = limited.submit(abs, -1).exception(PATIENCE_S)
+            assert outcome is None or isinstance(outcome, TaskTimeout)
+            return outcome is not None
+
+        until(a_task_of_the_stalling_worker_ends)
         assert pool.options(retries=3).submit(abs, -2).result(PATIENCE_S) == 2

@@ -26,8 +26,8 @@ struct ForkHooks {
 pid_t fork_process(std::span<const int> keep, const ForkHooks& hooks, const std::function<int()>& child_main);
 
 /// Starts a program in a process group of its own. The program keeps the descriptors in `keep`. Its environment is this
-/// process's, with the entries of `environment` in place of those of the same name: "NAME=value", or "NAME" for none. Throws
-/// SystemError.
+/// process's, with the entries of `environment` in place of those of the same name: "NAME=value", or "NAME" for none.
+/// Throws SystemError.
 pid_t spawn_process(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                     std::span<const int> keep);
 

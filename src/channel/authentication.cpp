@@ -267,8 +267,7 @@ void Handshake::refuse_sealing(Sealing theirs) {
       Refusal::other_sealing,
       theirs == Sealing::never
           ? "it was told not to encrypt (encrypt=False, --no-encrypt), and this side encrypts what leaves the machine. "
-            "Say "
-            "the same on both sides: not to encrypt only on networks that you trust"
+            "Say the same on both sides: not to encrypt only on networks that you trust"
           : "it encrypts its connections, and this side was told not to (encrypt=False, --no-encrypt). Say the same on "
             "both sides");
 }

@@ -12,12 +12,10 @@
 
 #ifdef MINIRAY_HAS_IPSEC_MB
 #include <intel-ipsec-mb.h>
-// The library's header has their types, but not these functions.
+// The library's header has the functions for older CPUs, and the types of all, but not these functions.
 extern "C" {
-using Precompute = std::remove_pointer_t<aes_gcm_precomp_t>;
-using Crypt = std::remove_pointer_t<aes_gcm_enc_dec_t>;
-Precompute aes_gcm_precomp_256_sse, aes_gcm_precomp_256_vaes_avx512;
-Crypt aes_gcm_enc_256_sse, aes_gcm_dec_256_sse, aes_gcm_enc_256_vaes_avx512, aes_gcm_dec_256_vaes_avx512;
+std::remove_pointer_t<aes_gcm_precomp_t> aes_gcm_precomp_256_vaes_avx512;
+std::remove_pointer_t<aes_gcm_enc_dec_t> aes_gcm_enc_256_vaes_avx512, aes_gcm_dec_256_vaes_avx512;
 }
 #endif
 
@@ -85,7 +83,7 @@ class CommonCipher final : public Cipher::Implementation {
 #ifdef MINIRAY_HAS_IPSEC_MB
 // IPsec-MB has the same functions for several sets of instructions.
 struct GcmFunctions {
-  std::remove_pointer_t<aes_gcm_precomp_t>* precompute;
+  aes_gcm_precomp_t precompute;
   aes_gcm_enc_dec_t encrypt, decrypt;
 };
 // Any CPU with AES-NI and PCLMULQDQ. Those of the library for AVX and AVX2 take as long, or longer.
