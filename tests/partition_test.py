@@ -211,7 +211,7 @@ def test_during_a_start_that_sends_code(coordinator: Any) -> None:
 
 
 # --- Not dead -----------------------------------------------------------------------------------------------------
-BUSY_S = 3 * UNREACHABLE_S
+BUSY_S = 3 * UNREACHABLE_S  # tests check that it took longer than the limit, as on any machine
 BUSY = {
     "worker": ("sink", f"workers[0].send({BUSY_S}); workers[0].send(bytes({LARGE})); size = workers[0].recv()"),
     "coordinator": ("source", f"workers[0].send([1, {LARGE}]); time.sleep({BUSY_S}); size = len(workers[0].recv())"),

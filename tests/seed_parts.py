@@ -39,3 +39,14 @@ print(f"Computed {len(results)} matrix products")
 for worker in workers:
     worker.send({"cmd": "shutdown"})
 """
+
+FSDP_BACKEND = """
+        from rollouts.training.backends.fsdp import FSDPTrainingBackend
+
+        backend = FSDPTrainingBackend(
+            model=model,
+            optimizer=optimizer,
+            loss_fn=loss_fn,
+            checkpoint_dir=Path("checkpoints"),
+        )
+"""

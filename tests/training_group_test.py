@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from hosts import Hosts
+from seed_parts import FSDP_BACKEND
 
 torch = pytest.importorskip("torch")
 
 TORCH_TALKS = "[c10d] The hostname of the client socket cannot be retrieved"  # there is no name server
 PATIENCE_S = 100.0  # of what takes a few seconds on a machine that is not busy
 
-SEED_000_WORK = """
+SEED_000_WORK = (
+    """
     from parts import *
     from miniray import Cluster, NodeConfig, Worker, NCCLConfig, setup_nccl_env
     import torch.distributed as dist
@@ -32,14 +34,9 @@ SEED_000_WORK = """
         dist.init_process_group(backend="gloo", init_method="env://")
 
         # Create FSDP model
-        from rollouts.training.backends.fsdp import FSDPTrainingBackend
-        backend = FSDPTrainingBackend(
-            model=model,
-            optimizer=optimizer,
-            loss_fn=loss_fn,
-            checkpoint_dir=Path("checkpoints"),
-        )
-
+"""
+    + FSDP_BACKEND
+    + """
         # Message loop
         handle.send({"status": "ready"})
 
@@ -61,6 +58,7 @@ SEED_000_WORK = """
 
     actor_training_work_fn = critic_training_work_fn = training_work_fn
 """
+)
 
 SEED_000 = """
     num_steps = 3
@@ -132,7 +130,8 @@ SEED_000 = """
     assert opt_metrics == opt_metrics[:1] * 16, opt_metrics
 """
 
-SEED_001_WORK = """
+SEED_001_WORK = (
+    """
     from parts import *
     from miniray import NCCLConfig, setup_nccl_env
 
@@ -146,15 +145,9 @@ SEED_001_WORK = """
         dist.init_process_group(backend="gloo", init_method="env://")
 
         # 3. Create FSDP backend
-        from rollouts.training.backends.fsdp import FSDPTrainingBackend
-
-        backend = FSDPTrainingBackend(
-            model=model,
-            optimizer=optimizer,
-            loss_fn=loss_fn,
-            checkpoint_dir=Path("checkpoints"),
-        )
-
+"""
+    + FSDP_BACKEND
+    + """
         # 4. Training loop
         handle.send({"status": "ready"})
 
@@ -172,6 +165,7 @@ SEED_001_WORK = """
             elif msg["cmd"] == "shutdown":
                 break
 """
+)
 
 SEED_001 = """
     import asyncio

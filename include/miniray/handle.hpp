@@ -37,6 +37,9 @@ class Handle {
   [[nodiscard]] Array make_array(Shape shape) const {
     return channel_.make_array<T>(std::move(shape));
   }
+  [[nodiscard]] Array make_array(DType dtype, Shape shape) const {
+    return channel_.make_array(dtype, std::move(shape));
+  }
 
   // One rung lower: encoded messages, and calls that do not wait. A call without a comment does what the call of the
   // same name in Channel does.
@@ -50,7 +53,11 @@ class Handle {
   void pump() { channel_.pump(); }
   void look_around() { channel_.look_around(); }
   [[nodiscard]] bool has_unsent() const { return channel_.has_unsent(); }
+  [[nodiscard]] bool inbox_is_full() const { return channel_.inbox_is_full(); }
+  [[nodiscard]] bool ready() { return channel_.ready(); }
   [[nodiscard]] bool ended() const { return channel_.ended(); }
+  [[nodiscard]] bool cut() const { return channel_.cut(); }
+  [[nodiscard]] bool shares_memory() const { return channel_.shares_memory(); }
   [[nodiscard]] Codec codec() const { return channel_.codec(); }
   [[nodiscard]] Channel& channel() { return channel_; }
   /// Answers calls, which are messages of Kind::call. Without a call server, every caller gets an error.

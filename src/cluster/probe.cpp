@@ -145,7 +145,7 @@ class Probe {
   void wait() {
     std::vector<pollfd> watched = dials_.interests();
     const std::size_t dials = watched.size();
-    watched.push_back({handle_.channel().fileno(), POLLIN, 0});
+    watched.push_back({handle_.fileno(), POLLIN, 0});
     for (const Fd& listener : listeners_) watched.push_back({listener.get(), POLLIN, 0});
     const bool done = dialling_ && dials_.done();
     (void)system::poll_many(watched, done ? 0 : dials_.poll_ms(limits::wait_slice_ms));

@@ -17,7 +17,7 @@ void refuse(Handle& handle, const Message& call) {
   Message reply = encode(text);
   reply.kind = Message::Kind::reply;
   reply.head = {call.head.number, 0, static_cast<std::uint8_t>(ReplyVerb::error)};
-  handle.channel().send(reply);
+  handle.send(reply);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ int run_work_function(const WorkFunction& work, Channel channel) {
   } catch (const WorkFailure& failure) {
     send_failure(handle.channel(), failure);
   } catch (const EndOfStream& end) {
-    if (handle.channel().ended()) return EXIT_SUCCESS;  // the coordinator has closed, so the work is done
+    if (handle.ended()) return EXIT_SUCCESS;  // the coordinator has closed, so the work is done
     send_failure(handle.channel(), {type_name(end), end.what(), last_throw_stack()});
   } catch (const std::exception& error) {
     send_failure(handle.channel(), {type_name(error), error.what(), last_throw_stack()});
