@@ -152,15 +152,25 @@ def test_a_parent_project_gets_the_library_alone_and_keeps_its_settings(tmp_path
     assert not [file for file in tmp_path.glob("prefix/**/*") if file.is_file()]
 
 
-@pytest.fixture(scope="module")
-def with_shared_library() -> Path:
-    """The build folder of a project with a shared library of MiniRay. It stays, so that only changes are built."""
-    project = write_project(ROOT / "build/shared-project", FETCH.format(root=ROOT) + USE)
+def build_project(name: str, *options: str) -> Path:
+    """The build folder of a project that MiniRay is a part of. It stays, so that only changes are built."""
+    project = write_project(ROOT / "build" / name, FETCH.format(root=ROOT) + USE)
     build = project / "build"
-    options = ["-DBUILD_SHARED_LIBS=ON", "-DMINIRAY_INSTALL=ON", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
-    run("cmake", "-S", project, "-B", build, "-G", "Ninja", *options)
+    run("cmake", "-S", project, "-B", build, "-G", "Ninja", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", *options)
     run("cmake", "--build", build)
     return build
+
+
+@pytest.mark.timeout(900)
+def test_a_static_library_works() -> None:
+    build = build_project("static-project")
+    assert [file.suffix for file in build.rglob("libminiray.*")] == [".a"]
+    assert_it_works(run(build / "user"))
+
+
+@pytest.fixture(scope="module")
+def with_shared_library() -> Path:
+    return build_project("shared-project", "-DBUILD_SHARED_LIBS=ON", "-DMINIRAY_INSTALL=ON")
 
 
 @pytest.mark.timeout(900)

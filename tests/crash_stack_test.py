@@ -12,12 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "crash_program.cpp"
+TASKS = "task_stack_program.cpp"
 
 
-def compile_program(program: Path, *options: str) -> Path:
+def compile_program(program: Path, *options: str, source: str = SOURCE) -> Path:
     includes = [f"-I{ROOT}/include", f"-I{ROOT}/build/release/include"]
     library = ROOT / "build/release/src/libminiray.a"
-    command = ["c++", "-std=c++20", "-O1", "-g", *options, *includes, ROOT / "tests" / SOURCE, library, "-o", program]
+    command = ["c++", "-std=c++20", "-O1", "-g", *options, *includes, ROOT / "tests" / source, library, "-o", program]
     subprocess.run(command, check=True)
     return program
 
@@ -63,9 +64,9 @@ def stack(program: Path, how: str, **environment: str) -> list[str]:
     return found[1].splitlines()
 
 
-def line_of(text: str) -> int:
+def line_of(text: str, source: str = SOURCE) -> int:
     """The number of the only line of the program with this text."""
-    [number] = [i for i, line in enumerate((ROOT / "tests" / SOURCE).read_text().splitlines(), 1) if text in line]
+    [number] = [i for i, line in enumerate((ROOT / "tests" / source).read_text().splitlines(), 1) if text in line]
     return number
 
 
@@ -139,3 +140,55 @@ def test_asan_reports_as_ever(tmp_path: Path) -> None:
         assert f"ERROR: AddressSanitizer: {error}" in ended.stderr
         assert f"ERROR: AddressSanitizer: {error}" in ended.stdout  # the coordinator has it too
         assert "Where it crashed:\nThe report of AddressSanitizer:\n" in ended.stdout
+
+
+# --- Calls and tasks --------------------------------------------------------------------------------------------------
+LAMBDA = r"\{lambda\(.*\)#\d+\}(::operator\(\)\(.*\) const)?"
+IN_POOL = r"\(anonymous namespace\)::in_pool\(\)::" + LAMBDA.replace(r"\(.*\)#", r"\(\)#", 1) + "::" + LAMBDA
+IN_MAIN = "main::" + LAMBDA
+IN_WORKERS = IN_POOL.replace("in_pool", "in_workers")
+CRASH, THROW = r"\(anonymous namespace\)::deep\(int\)", r"\(anonymous namespace\)::throws\(int\)"
+# What is called, and the functions that its stack has, with texts of their lines.
+STACKS = {
+    "typed crash": {CRASH: "*nothing = value", IN_POOL: "// typed crash"},
+    "registered crash": {CRASH: "*nothing = value", IN_MAIN: "// registered crash"},
+    "typed throw": {THROW: "throw std::out_of_range", IN_POOL: "// typed throw"},
+    "registered throw": {THROW: "throw std::out_of_range", IN_MAIN: "// registered throw"},
+    "map": {THROW: "throw std::out_of_range", IN_MAIN: "// registered throw"},
+    "timeout": {IN_POOL: "// timeout"},
+    "method": {THROW: "throw std::out_of_range", IN_MAIN: "// method"},
+    "work function": {CRASH: "*nothing = value", IN_WORKERS: "// work function"},
+}
+BUILDS = {"O0": ["-O0"], "O2": ["-O2"], "static": ["-O2", "-static-pie"]}
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What the program says of each call, if it has debug information and if it has none."""
+    program = compile_program(tmp_path_factory.mktemp("programs") / "with_lines", *BUILDS[request.param], source=TASKS)
+    said = {}
+    for each in (program, stripped(program, "with_names", "--strip-debug")):
+        parts = re.split(r"^== (.*)\n", printed(each, ""), flags=re.MULTILINE)
+        said[each.name] = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return said
+
+
+def stack_in(error: str) -> list[str]:
+    found = re.search(r"C\+\+ stack[\w ]*:\n((?:  .+\n)+)", error)
+    assert found, error
+    return found[1].splitlines()
+
+
+@pytest.mark.parametrize("called", STACKS)
+def test_a_call_has_the_users_functions_in_its_stack_and_no_others(
+    errors: dict[str, dict[str, str]], called: str
+) -> None:
+    for line, (name, text) in zip(stack_in(errors["with_lines"][called]), STACKS[called].items(), strict=True):
+        assert re.fullmatch(rf"  {name} at .*/{TASKS}:{line_of(text, TASKS)}", line)
+    for line, name in zip(stack_in(errors["with_names"][called]), STACKS[called], strict=True):
+        assert re.fullmatch(f"  {name}", line)
+
+
+def test_an_error_that_the_users_functions_have_not_thrown_has_no_stack(errors: dict[str, dict[str, str]]) -> None:
+    for said in errors.values():
+        assert said["wrong argument"].endswith('throw takes (int), and argument 1 is a string: "one"\n')

@@ -75,6 +75,14 @@ def test_what_does_not_fit_is_told(worker: Any, call: tuple[Any, ...], text: str
     assert worker.call_remote("square", 2) == 4.0
 
 
+def test_an_exception_has_the_stack_of_its_throw(worker: Any) -> None:
+    with pytest.raises(WorkerError, match="the mean of nothing") as raised:
+        worker.call_remote("mean", np.zeros(0))
+    assert raised.value.traceback.startswith("C++ stack at the throw:\n")
+    assert "mean(std::span<double const" in raised.value.traceback
+    assert raised.value.traceback in str(raised.value)
+
+
 def test_keywords_and_functions_by_value_are_refused(worker: Any) -> None:
     with pytest.raises(WorkerError, match="square takes no keyword arguments"):
         worker.call_remote("square", x=2)

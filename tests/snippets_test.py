@@ -99,6 +99,94 @@ def test_the_readmes_cpp_runs_as_written(tmp_path: Path) -> None:
     assert run_cpp(text, tmp_path) == "49\n"
 
 
+GUIDE = blocks(ROOT / "docs/cpp_guide.md", "cpp")
+
+
+@pytest.mark.parametrize("number", range(len(GUIDE)))
+def test_the_programs_of_the_cpp_guide_print_what_their_comments_say(number: int, tmp_path: Path) -> None:
+    said = re.findall(r"^ *std::printf\(.*\); +// (.+)$", GUIDE[number], re.MULTILINE)
+    assert said
+    assert run_cpp(GUIDE[number], tmp_path).splitlines() == said
+
+
+HEAD = """
+#include <miniray/miniray.hpp>
+#include <miniray/std_future.hpp>
+#include <chrono>
+#include <cmath>
+#include <ranges>
+using namespace std::chrono_literals;
+"""
+# A function as it stands in a block: on one line, or up to a brace at the begin of a line.
+FUNCTION = re.compile(r"^[\w:<>]+ \w+\(.*\) \{(?:.*\}|\n(?:.*\n)*?\})$", re.MULTILINE)
+
+
+def program_of(block: str, before: str = "", after: str = "", types: str = "") -> str:
+    """A program of a block that has functions and statements. Its time-outs are long, so that load does not matter."""
+    block = re.sub(r"\b(500ms|2s)\b", "60s", block)
+    functions = "\n".join(FUNCTION.findall(block))
+    return f"{HEAD}{types}\n{functions}\nint main() {{\n{before}\n{FUNCTION.sub('', block)}\n{after}\n}}\n"
+
+
+def test_the_cpp_of_calls_runs_as_written(tmp_path: Path) -> None:
+    calls, objects, work, futures = blocks(ROOT / "docs/calls.md", "cpp")
+    types = """
+class Counter {
+ public:
+  explicit Counter(int start) : count_(start) {}
+  int increment(int by) { return count_ += by; }
+ private:
+  int count_;
+};
+miniray::Value step(const miniray::Value& value) { return value; }
+"""
+    registered, created = objects.split("\n\n")
+    more = """
+std::vector<miniray::CallFuture<double>> futures{caller.call_async(square, 1), caller.call_async(square, 2)};
+miniray::Worker own(work);
+own.send(7);
+std::printf("%g %g %g %d %g", nine, also_nine, squares.at(9), six, future.get());
+std::printf(" %lld", static_cast<long long>(own.recv().integer()));
+"""
+    after = 'std::printf(" %g %zu %g %g\\n", std::get<1>(both), all.size(), standard.get(), five);'
+    printed = run_cpp(program_of(calls + created + more + work + futures, registered, after, types), tmp_path)
+    assert printed == "9 9 81 6 16 7 4 2 16 5\n"
+
+
+def test_the_cpp_of_pools_runs_as_written(tmp_path: Path) -> None:
+    on_cores, on_nodes = blocks(ROOT / "docs/pool.md", "cpp")
+    before = """
+const int config = 7;
+miniray::registry().add("train", [](double x) { return x; });
+"""
+    after = 'std::printf("%g %g %zu %g\\n", nine, sixteen.get(), squares.size(), trained.get());'
+    on_cores = on_cores.replace("pool(4)", "pool(4, {.num_gpus = 1})")  # as if there was one
+    assert run_cpp(program_of(on_cores, before, after), tmp_path) == "9 16 10 7\n"
+    square = "double square(double x) { return x * x; }\n"
+    on_nodes = on_nodes.replace(
+        '{{"node1", 8}, {"node2", 8}}', '{{.host = "localhost", .num_workers = 1, .base_port = 0}}'
+    )
+    end = 'std::printf("%g\\n", pool.submit(square, 3).get());\n}\n'
+    assert run_cpp(HEAD + square + on_nodes + end, tmp_path) == "9\n"
+
+
+def test_the_cpp_of_collectives_runs_as_written(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs/collectives.md", "cpp")
+    before = """
+const auto work = [](miniray::Handle& handle) {
+  miniray::Group group = miniray::Group::join(handle);
+"""
+    after = """
+  handle.send(gradients);
+};
+std::vector<miniray::Worker> workers;
+for (int rank = 0; rank < 3; ++rank) workers.emplace_back(work);
+miniray::create_group(workers);
+for (miniray::Worker& worker : workers) std::printf("%g\\n", worker.recv<std::vector<float>>().at(999));
+"""
+    assert run_cpp(program_of(block, before, after), tmp_path) == "3\n3\n3\n"
+
+
 def test_the_cpp_of_typed_messages_runs_as_written(tmp_path: Path) -> None:
     """The first block is a program. The others get the types that they mention."""
     program, described, outside, convert, values = blocks(ROOT / "docs/cpp_messages.md", "cpp")

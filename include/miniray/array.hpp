@@ -173,7 +173,7 @@ class Array {
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] Form form() const { return form_; }
   [[nodiscard]] const Shape& shape() const& MINIRAY_LIFETIMEBOUND { return shape_; }
-  [[nodiscard]] Shape shape() && { return shape_; }
+  [[nodiscard]] Shape shape() const&& { return shape_; }
   [[nodiscard]] std::size_t size() const { return buffer_.size / item_bytes(dtype_); }
   /// Returns the array's memory, for the library's own files and for language bindings. Programs use elements(), and
   /// mutable_elements() to write: writing through a Buffer changes all copies of the array, also those that other
@@ -183,6 +183,7 @@ class Array {
     Array taken(std::move(*this));
     return std::move(taken.buffer_);
   }
+  [[nodiscard]] Buffer buffer() const&& { return buffer_; }
 
   /// Returns the elements in C order, without copying them. They are valid for as long as this array, or a copy of it,
   /// lives and is not written to. Throws ValueError if they are not of type T; a const T is the same as T.
@@ -195,6 +196,10 @@ class Array {
   template <class T>
   [[nodiscard]] ArrayElements<std::remove_const_t<T>> elements() && {
     return ArrayElements<std::remove_const_t<T>>(std::move(*this));
+  }
+  template <class T>
+  [[nodiscard]] ArrayElements<std::remove_const_t<T>> elements() const&& {
+    return ArrayElements<std::remove_const_t<T>>(*this);
   }
   /// Returns the elements for writing. If the array shares its memory with another one, or borrows it from view(), it
   /// gets a copy of its own first. So no other Array ever sees the change, except through mutable_view(). Throws as
@@ -274,14 +279,17 @@ class ArrayElements {
   [[nodiscard]] T front() const { return elements_.front(); }
   [[nodiscard]] T back() const { return elements_.back(); }
   [[nodiscard]] const T* data() const& MINIRAY_LIFETIMEBOUND { return elements_.data(); }
-  const T* data() && = delete;
-  [[nodiscard]] iterator begin() const MINIRAY_LIFETIMEBOUND { return at(elements_.data()); }
-  [[nodiscard]] iterator end() const MINIRAY_LIFETIMEBOUND { return at(elements_.data() + elements_.size()); }
+  [[nodiscard]] iterator begin() const& MINIRAY_LIFETIMEBOUND { return at(elements_.data()); }
+  [[nodiscard]] iterator end() const& MINIRAY_LIFETIMEBOUND { return at(elements_.data() + elements_.size()); }
   [[nodiscard]] std::span<const T> span() const& MINIRAY_LIFETIMEBOUND { return elements_; }
-  std::span<const T> span() && = delete;
   operator std::span<const T>() const& MINIRAY_LIFETIMEBOUND { return elements_; }
-  /// Deleted, because the span would refer to memory that is gone: give the message or the elements a name first.
-  operator std::span<const T>() && = delete;
+  // Deleted, because the results would refer to memory that is gone: give the message or the elements a name first. A
+  // range-for over elements without a name works.
+  const T* data() const&& = delete;
+  iterator begin() const&& = delete;
+  iterator end() const&& = delete;
+  std::span<const T> span() const&& = delete;
+  operator std::span<const T>() const&& = delete;
 
  private:
   static iterator at(const T* place) { return iterator(std::reverse_iterator<const T*>(place)); }

@@ -159,11 +159,11 @@ class Caller {
   /// Calls the function with each item of a range, in this worker, and waits. The results are in the items' order. If
   /// items fail, throws the error of the first of them, after all have been called.
   template <class Result = Value, class Range>
-  [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items) {
+  [[nodiscard]] Results<Result> map(std::string_view function, Range&& items) {
     return results_as<Result>(std::string(function), map_values(function, list_of(items)));
   }
   template <RemoteFunction Function, class Range>
-  [[nodiscard]] std::vector<RemoteResult<Function>> map(Function function, Range&& items) {
+  [[nodiscard]] Results<RemoteResult<Function>> map(Function function, Range&& items) {
     const std::string& name = detail::remote_name(function);
     return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items)));
   }

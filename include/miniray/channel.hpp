@@ -28,10 +28,11 @@ namespace MINIRAY_API miniray {
 class Seal;
 
 struct ChannelOptions {
-  std::string peer = "peer";        ///< the peer's name in errors and traces
-  Codec codec = Codec::msgpack;     ///< for values that are sent; a received message names its own codec
-  bool shared_memory = true;        ///< whether to use shared memory where that is possible
-  std::optional<int> spin_us = {};  ///< how long to spin before sleeping; by default MINIRAY_SPIN_US or limits::spin_us
+  std::string peer = "peer";     ///< the peer's name in errors and traces
+  Codec codec = Codec::msgpack;  ///< for values that are sent; a received message names its own codec
+  bool shared_memory = true;     ///< whether to use shared memory where that is possible
+  /// How long to spin before sleeping; by default MINIRAY_SPIN_US or limits::spin_us.
+  std::optional<Microseconds> spin_us = {};
   /// How much the channel holds of what it has received and its user has not, in all lanes together.
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   /// The largest message that the channel sends or receives. A larger one that arrives ends the channel.
@@ -79,6 +80,9 @@ template <class T>
 
 }  // namespace detail
 
+/// Owns its socket, its inbox and its shared memory; messages that it returns belong to the caller. It may be moved
+/// while no call is under way. A Channel that was moved from can be destroyed and assigned to, and every other call on
+/// it throws UsageError. Its destructor closes it, and so does an assignment.
 class Channel {
  public:
   /// Takes ownership of a connected stream socket.
@@ -174,6 +178,8 @@ class Channel {
   /// Closes both directions: from now on the peer's sends fail. Messages in the inbox can still be received.
   void close();
   [[nodiscard]] bool closed() const;
+  /// False if it was moved from.
+  [[nodiscard]] bool valid() const { return static_cast<bool>(state_); }
 
   /// Returns whether what passes through the socket is encrypted.
   [[nodiscard]] bool sealed() const;

@@ -36,7 +36,11 @@ struct StartOptions {
   std::vector<std::size_t> nodes = {};  ///< start workers only on the nodes at these positions; empty: on all
 };
 
-/// A cluster owns its servers and the workers of start(). Any thread may call it, but only one at a time.
+/// A cluster owns its servers and the workers of start(). Any thread may call it, but only one at a time. It may be
+/// moved while no call is under way, and what start() has returned stays valid; but a Pool, supervised workers and a
+/// training group refer to the Cluster object, which must stay where it is while they live. A Cluster that was moved
+/// from can be destroyed and assigned to, and every other call on it throws UsageError. An assignment stops the cluster
+/// that was there.
 class Cluster {
  public:
   /// Starts nothing yet. Throws UsageError if the configuration is not valid.

@@ -49,6 +49,10 @@ template <class T>
 T Value::get() && {
   return convert<T>(std::move(*this));
 }
+template <class T>
+T Value::get() const&& {
+  return convert<T>(std::move(*this));
+}
 
 template <detail::KeyName Name, class T>
 detail::Fallback<T> Value::value(const Name& key, T&& fallback) const {

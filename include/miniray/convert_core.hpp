@@ -132,7 +132,7 @@ template <class T>
 /// owns its content, such as std::string or std::vector.
 template <class T>
   requires detail::refers_to_value<T>
-T convert(Value&& value) = delete;
+T convert(const Value&& value) = delete;
 
 /// Converts an object to a value, through Convert<T>::to or Value's constructors. It moves what it can out of an object
 /// that is given with std::move. T is the object's type unless another is named.
@@ -178,6 +178,8 @@ struct Convert<Map> {
   static const Map& from(const Value& value);
   static Value to(Map map) { return map; }
 };
+template <class Container>
+struct Convert<TakenOut<Container>> : Convert<Container> {};
 template <>
 struct Convert<Array> {
   static std::string name() { return "array"; }
@@ -248,9 +250,9 @@ template <class T>
 // Deleted, because the results would refer to a value that is gone.
 template <class T>
   requires detail::refers_to_value<T>
-T field(Value&& value, std::string_view name) = delete;
+T field(const Value&& value, std::string_view name) = delete;
 template <class T>
   requires detail::refers_to_value<T>
-T element(Value&& value, std::size_t index) = delete;
+T element(const Value&& value, std::size_t index) = delete;
 
 }  // namespace miniray

@@ -14,6 +14,7 @@
 
 #include "miniray/export.hpp"
 #include "miniray/limits.hpp"
+#include "miniray/seconds.hpp"
 #include "miniray/value.hpp"
 
 namespace MINIRAY_API miniray {
@@ -41,9 +42,10 @@ class EventLog {
   /// Adds an event and sets its time. If the file cannot be written, that is reported once on standard error; it is not
   /// thrown.
   void add(Event event);
-  /// Returns the events in order: all, those of a kind, or those after a time.
+  /// Returns the events in order: all, those of a kind, or those after a time, which may be a
+  /// std::chrono::system_clock::time_point.
   [[nodiscard]] std::vector<Event> events(const std::optional<std::string>& kind = {},
-                                          std::optional<double> since_s = {}) const;
+                                          std::optional<UnixTime> since_s = {}) const;
   [[nodiscard]] std::size_t size() const;
   /// Returns how many events were added since the log was made.
   [[nodiscard]] std::size_t added() const;

@@ -162,10 +162,14 @@ template <class Result>
     wrong_result(function, Convert<Result>::name(), error);
   }
 }
-/// The same for each of several values.
+/// What a map returns: a std::vector<Result>. That of a map whose results are Values can be used without a name, as in
+/// `pool.map("f", items)[0].array<double>()`: its elements are then moved out of it.
 template <class Result>
-[[nodiscard]] std::vector<Result> results_as(const std::string& function,
-                                             List values) {  // NOLINT(performance-unnecessary-value-param): returned
+using Results = std::conditional_t<std::is_same_v<Result, Value>, TakenOut<List>, std::vector<Result>>;
+/// The same as result_as() for each of several values.
+template <class Result>
+[[nodiscard]] Results<Result> results_as(const std::string& function,
+                                         List values) {  // NOLINT(performance-unnecessary-value-param): returned
   if constexpr (std::is_same_v<Result, Value>) {
     return values;
   } else {

@@ -15,6 +15,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "miniray/array.hpp"
@@ -66,7 +68,38 @@ void create_group(std::span<Worker> workers, const CollectiveOptions& options = 
 /// Returns whether a message that a worker has received is an invitation to a group.
 [[nodiscard]] bool is_invitation(const Message& message);
 
-/// A rank of a group, in a worker. One thread at a time may use it. The other ranks notice when it is destroyed.
+namespace detail {
+
+/// A range that has its elements in one piece, so that a std::span can refer to them.
+template <class Range>
+concept ElementRange = requires(Range& range) { std::span(range); };
+template <class Range>
+using ElementOf = typename decltype(std::span(std::declval<Range&>()))::value_type;
+
+template <class Range>
+std::span<std::byte> bytes_to_write(std::remove_reference_t<Range>& range) {
+  using Element = typename decltype(std::span(range))::element_type;
+  static_assert(!std::is_const_v<Element>, "the group writes to these elements, so they cannot be const");
+  static_assert(std::is_lvalue_reference_v<Range> || std::ranges::enable_borrowed_range<Range>,
+                "the group writes to these elements, so their container needs a name");
+  if constexpr (std::is_const_v<Element>)
+    return {};
+  else
+    return std::as_writable_bytes(std::span(range));
+}
+template <class Written, class Range>
+std::span<const std::byte> bytes_to_read(const Range& range) {
+  static_assert(std::is_same_v<ElementOf<const Range>, ElementOf<Written>>,
+                "what a group reads and what it writes have elements of the same type");
+  return std::as_bytes(std::span(range));
+}
+
+}  // namespace detail
+
+/// A rank of a group, in a worker. It owns its part of the shared memory and its connections, and the elements stay the
+/// caller's. One thread at a time may use it. It may be moved while no call is under way. A Group that was moved from
+/// can be destroyed and assigned to, and every other call on it throws UsageError. The other ranks notice when it is
+/// destroyed or assigned to.
 class Group {
  public:
   /// Receives the invitation and waits until all ranks have joined. Throws UsageError if the next message is another
@@ -86,74 +119,50 @@ class Group {
   // Each call waits for all ranks. It throws GroupBroken if a rank dies, leaves or makes another call, and TimeoutError
   // if a rank is missing for longer than CollectiveOptions::timeout_s. `root` is a rank. Every rank gets the same bits.
 
-  // A span may have a fixed extent, as that of a std::array does.
+  // Elements are given as a range that has them in one piece: a std::vector, a std::array, a C array, a std::span. What
+  // is written to has elements that are not const, and keeps its size.
 
   void barrier();
   /// Replaces the elements of every rank by their reduction over all ranks.
-  template <class T>
-  void all_reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum) {
-    all_reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op);
-  }
-  template <class T, std::size_t extent>
-  void all_reduce(std::span<T, extent> elements, ReduceOp op = ReduceOp::sum) {
-    all_reduce(std::span<T>(elements), op);
+  template <detail::ElementRange Range>
+  void all_reduce(Range&& elements, ReduceOp op = ReduceOp::sum) {
+    all_reduce_bytes(detail::bytes_to_write<Range>(elements), dtype_of<detail::ElementOf<Range>>(), op);
   }
   /// The same, for the elements of an array; other ranks must have the same dtype and size.
   void all_reduce(Array& array, ReduceOp op = ReduceOp::sum);
   /// Replaces the elements of the root by the reduction over all ranks. Those of other ranks stay.
-  template <class T>
-  void reduce(std::span<T> elements, ReduceOp op = ReduceOp::sum, int root = 0) {
-    reduce_bytes(std::as_writable_bytes(elements), dtype_of<T>(), op, root);
-  }
-  template <class T, std::size_t extent>
-  void reduce(std::span<T, extent> elements, ReduceOp op = ReduceOp::sum, int root = 0) {
-    reduce(std::span<T>(elements), op, root);
+  template <detail::ElementRange Range>
+  void reduce(Range&& elements, ReduceOp op = ReduceOp::sum, int root = 0) {
+    reduce_bytes(detail::bytes_to_write<Range>(elements), dtype_of<detail::ElementOf<Range>>(), op, root);
   }
   /// Replaces the elements of every rank by those of the root.
-  template <class T>
-  void broadcast(std::span<T> elements, int root = 0) {
-    broadcast_bytes(std::as_writable_bytes(elements), dtype_of<T>(), root);
-  }
-  template <class T, std::size_t extent>
-  void broadcast(std::span<T, extent> elements, int root = 0) {
-    broadcast(std::span<T>(elements), root);
+  template <detail::ElementRange Range>
+  void broadcast(Range&& elements, int root = 0) {
+    broadcast_bytes(detail::bytes_to_write<Range>(elements), dtype_of<detail::ElementOf<Range>>(), root);
   }
   /// Gives each rank its part of the root's elements, which are the parts of all ranks in the order of ranks. Ranks
   /// other than the root pass an empty `all`.
-  template <class T>
-  void scatter(std::span<const T> all, std::span<T> part, int root = 0) {
-    scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), root);
-  }
-  template <class T, std::size_t from, std::size_t to>
-  void scatter(std::span<const T, from> all, std::span<T, to> part, int root = 0) {
-    scatter(std::span<const T>(all), std::span<T>(part), root);
+  template <detail::ElementRange All, detail::ElementRange Part>
+  void scatter(const All& all, Part&& part, int root = 0) {
+    scatter_bytes(detail::bytes_to_read<Part>(all), detail::bytes_to_write<Part>(part),
+                  dtype_of<detail::ElementOf<Part>>(), root);
   }
   /// Gives the root the parts of all ranks, in the order of ranks. Ranks other than the root pass an empty `all`.
-  template <class T>
-  void gather(std::span<const T> part, std::span<T> all, int root = 0) {
-    gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), root);
-  }
-  template <class T, std::size_t from, std::size_t to>
-  void gather(std::span<const T, from> part, std::span<T, to> all, int root = 0) {
-    gather(std::span<const T>(part), std::span<T>(all), root);
+  template <detail::ElementRange Part, detail::ElementRange All>
+  void gather(const Part& part, All&& all, int root = 0) {
+    gather_bytes(detail::bytes_to_read<All>(part), detail::bytes_to_write<All>(all), dtype_of<detail::ElementOf<All>>(),
+                 root);
   }
   /// Gives every rank the parts of all ranks, in the order of ranks.
-  template <class T>
-  void all_gather(std::span<const T> part, std::span<T> all) {
-    gather_bytes(std::as_bytes(part), std::as_writable_bytes(all), dtype_of<T>(), every_rank);
-  }
-  template <class T, std::size_t from, std::size_t to>
-  void all_gather(std::span<const T, from> part, std::span<T, to> all) {
-    all_gather(std::span<const T>(part), std::span<T>(all));
+  template <detail::ElementRange Part, detail::ElementRange All>
+  void all_gather(const Part& part, All&& all) {
+    gather(part, std::forward<All>(all), every_rank);
   }
   /// Gives each rank its part of the reduction of `all` over all ranks.
-  template <class T>
-  void reduce_scatter(std::span<const T> all, std::span<T> part, ReduceOp op = ReduceOp::sum) {
-    reduce_scatter_bytes(std::as_bytes(all), std::as_writable_bytes(part), dtype_of<T>(), op);
-  }
-  template <class T, std::size_t from, std::size_t to>
-  void reduce_scatter(std::span<const T, from> all, std::span<T, to> part, ReduceOp op = ReduceOp::sum) {
-    reduce_scatter(std::span<const T>(all), std::span<T>(part), op);
+  template <detail::ElementRange All, detail::ElementRange Part>
+  void reduce_scatter(const All& all, Part&& part, ReduceOp op = ReduceOp::sum) {
+    reduce_scatter_bytes(detail::bytes_to_read<Part>(all), detail::bytes_to_write<Part>(part),
+                         dtype_of<detail::ElementOf<Part>>(), op);
   }
 
   // One rung lower, for language bindings: elements as bytes, with their dtype.

@@ -12,8 +12,14 @@
 
 namespace MINIRAY_API miniray {
 
+/// A worker's end of its conversation. The work function gets a reference to it, and the worker owns it until that
+/// function has returned. Values that it returns belong to the caller. One thread at a time may use it; a second one
+/// gets a UsageError. It may be moved while no call is under way; a call on a Handle that was moved from throws
+/// UsageError. If the work function moves it and then throws, the error is printed here, because nothing can be sent.
+/// Without another comment, calls throw what the calls of the same names in Channel throw.
 class Handle {
  public:
+  /// Takes ownership of a channel whose other end is the coordinator.
   explicit Handle(Channel channel) : channel_(std::move(channel)) {}
 
   /// Sends a value to the coordinator, as Channel::send does.

@@ -95,9 +95,15 @@ class TaskFutureBase : public RemoteFutureBase {
 template <class Result>
 using TaskFuture = FutureOf<Result, TaskFutureBase>;
 
-/// A pool with options for its tasks. When the pool is gone, its calls throw UsageError.
+/// A pool with options for its tasks. It refers to the pool and does not keep it: when the pool is gone, its calls
+/// throw UsageError. Any thread may call it. Copies refer to the same pool; moving a view copies it, so that the old
+/// one can be used further.
 class PoolView {
  public:
+  PoolView(const PoolView&) = default;
+  PoolView& operator=(const PoolView&) = default;
+  ~PoolView() = default;
+
   /// Submits a task: a call of a function by its name. A function of Python workers is "module.function"; Keywords may
   /// be the last argument. Borrowed arrays (Array::view) are copied. Throws UsageError after shutdown(), and
   /// PoolBroken.
@@ -120,13 +126,12 @@ class PoolView {
   /// items fail, throws the error of the first of them, when all that have begun are done. If a worker dies, its items
   /// are tried again one by one, so that only the item that kills workers fails.
   template <class Result = Value, class Range>
-  [[nodiscard]] std::vector<Result> map(std::string_view function, Range&& items,
-                                        const MapOptions& options = {}) const {
+  [[nodiscard]] Results<Result> map(std::string_view function, Range&& items, const MapOptions& options = {}) const {
     return results_as<Result>(std::string(function), map_values(function, list_of(items), options));
   }
   template <RemoteFunction Function, class Range>
-  [[nodiscard]] std::vector<RemoteResult<Function>> map(Function function, Range&& items,
-                                                        const MapOptions& options = {}) const {
+  [[nodiscard]] Results<RemoteResult<Function>> map(Function function, Range&& items,
+                                                    const MapOptions& options = {}) const {
     const std::string& name = detail::remote_name(function);
     return results_as<RemoteResult<Function>>(name, map_values(name, detail::typed_items<Function>(items), options));
   }

@@ -6,7 +6,8 @@
 //       .method("reset", [](Counter& counter) { counter = Counter(0); });
 //
 // A function may be a function pointer or a lambda with any number of parameters. They are passed by value or by const
-// reference, and have types that convert.hpp knows. A string_view or a span is valid during the call.
+// reference, and have types that convert.hpp knows. A string_view or a span is valid during the call. What a function
+// writes to a std::span<T> stays in the worker.
 #pragma once
 
 #include <functional>
@@ -26,9 +27,9 @@
 namespace MINIRAY_API miniray {
 
 /// A function that other processes can call. `name` is its name in errors.
-using CallableFunction = std::function<Value(std::string_view name, const List& arguments)>;
-using CallableMethod = std::function<Value(void* object, std::string_view name, const List& arguments)>;
-using CallableConstructor = std::function<std::shared_ptr<void>(std::string_view name, const List& arguments)>;
+using CallableFunction = std::function<Value(std::string_view name, List arguments)>;
+using CallableMethod = std::function<Value(void* object, std::string_view name, List arguments)>;
+using CallableConstructor = std::function<std::shared_ptr<void>(std::string_view name, List arguments)>;
 
 /// A function pointer of any type. It is compared, never called.
 using FunctionAddress = void (*)();
@@ -39,9 +40,9 @@ struct CallableClass {
 };
 
 /// Converts the arguments to the types of the function's parameters and calls it. Throws UsageError, which names the
-/// function and the argument, if they do not fit.
+/// function and the argument, if they do not fit. A std::span<T> lets the function write to the arguments.
 template <class... Parameters, class Function>
-auto call_with(std::string_view name, const List& arguments, Function&& function);
+auto call_with(std::string_view name, List& arguments, Function&& function);
 
 template <class Object>
 class ClassEntry {
@@ -102,9 +103,11 @@ std::string signature() {
 
 // Returns one argument. What a reference refers to stays in the list.
 template <class Parameter, class... All>
-decltype(auto) argument(std::string_view name, const List& arguments, std::size_t position) {
+decltype(auto) argument(std::string_view name, List& arguments, std::size_t position) {
   using Plain = std::remove_cvref_t<Parameter>;
-  static_assert(Receivable<Plain>, "specialise miniray::Convert for this parameter's type, with name() and from()");
+  static_assert(
+      requires(Value& value) { Convert<Plain>::from(value); },
+      "specialise miniray::Convert for this parameter's type, with name() and from()");
   static_assert(!std::is_reference_v<Parameter> || std::is_const_v<std::remove_reference_t<Parameter>>,
                 "a function that is called remotely takes its arguments by value or by const reference");
   try {
@@ -152,12 +155,38 @@ Value result_of(Call&& call) {
 
 // A result that refers to an argument must be copied before the arguments go: hence auto.
 template <class... Parameters, class Function>
-auto call_with(std::string_view name, const List& arguments, Function&& function) {
+auto call_with(std::string_view name, List& arguments, Function&& function) {
   if (arguments.size() != sizeof...(Parameters)) detail::wrong_count(name, sizeof...(Parameters), arguments.size());
   return [&]<std::size_t... i>(std::index_sequence<i...>) {
     return std::forward<Function>(function)(detail::argument<Parameters, Parameters...>(name, arguments, i)...);
   }(std::index_sequence_for<Parameters...>());
 }
+
+namespace detail {
+
+// These are no lambdas, because a stack shows the lambda of a user by the first argument of these templates.
+template <class Function, class... Parameters>
+CallableFunction callable_function(Function function, std::tuple<Parameters...>* /*parameters*/) {
+  return [function = std::move(function)](std::string_view called, List arguments) mutable {
+    return result_of<typename Signature<Function>::Result>(
+        [&] { return call_with<Parameters...>(called, arguments, function); });
+  };
+}
+
+template <class Function, class Object, class First, class... Parameters>
+CallableMethod callable_method(Function function, std::tuple<First, Parameters...>* /*parameters*/) {
+  static_assert(std::is_invocable_v<Function&, Object&, Parameters...>,
+                "a method is one of the class, or takes a reference to the object first");
+  return [function = std::move(function)](void* object, std::string_view called, List arguments) mutable {
+    return result_of<typename Signature<Function>::Result>([&] {
+      return call_with<Parameters...>(called, arguments, [&](auto&&... taken) -> decltype(auto) {
+        return std::invoke(function, *static_cast<Object*>(object), std::forward<decltype(taken)>(taken)...);
+      });
+    });
+  };
+}
+
+}  // namespace detail
 
 template <class Function>
 Registry& Registry::add(std::string name, Function callable) {
@@ -167,12 +196,8 @@ Registry& Registry::add(std::string name, Function callable) {
     note_address(name, reinterpret_cast<FunctionAddress>(callable));
   else
     note_address(name, nullptr);
-  functions_[std::move(name)] = [=]<class... Parameters>(std::tuple<Parameters...>*) -> CallableFunction {
-    return [callable](std::string_view called, const List& arguments) mutable {
-      return detail::result_of<typename Signature::Result>(
-          [&] { return call_with<Parameters...>(called, arguments, callable); });
-    };
-  }(static_cast<typename Signature::Parameters*>(nullptr));
+  functions_[std::move(name)] =
+      detail::callable_function(std::move(callable), static_cast<typename Signature::Parameters*>(nullptr));
   return *this;
 }
 
@@ -181,7 +206,7 @@ ClassEntry<Object> Registry::add_class(std::string name) {
   require_name(name);
   CallableClass& entry = classes_[std::move(name)];
   entry.methods.clear();
-  entry.construct = [](std::string_view called, const List& arguments) -> std::shared_ptr<void> {
+  entry.construct = [](std::string_view called, List arguments) -> std::shared_ptr<void> {
     return call_with<Parameters...>(called, arguments, [](auto&&... taken) {
       return std::make_shared<Object>(std::forward<decltype(taken)>(taken)...);
     });
@@ -192,19 +217,9 @@ ClassEntry<Object> Registry::add_class(std::string name) {
 template <class Object>
 template <class Function>
 ClassEntry<Object>& ClassEntry<Object>::method(std::string name, Function function) {
-  using Signature = detail::Signature<Function>;
+  using Parameters = typename detail::Signature<Function>::Parameters;
   entry_->methods[std::move(name)] =
-      [=]<class First, class... Parameters>(std::tuple<First, Parameters...>*) -> CallableMethod {
-    static_assert(std::is_invocable_v<Function&, Object&, Parameters...>,
-                  "a method is one of the class, or takes a reference to the object first");
-    return [function](void* object, std::string_view called, const List& arguments) mutable {
-      return detail::result_of<typename Signature::Result>([&] {
-        return call_with<Parameters...>(called, arguments, [&](auto&&... taken) -> decltype(auto) {
-          return std::invoke(function, *static_cast<Object*>(object), std::forward<decltype(taken)>(taken)...);
-        });
-      });
-    };
-  }(static_cast<typename Signature::Parameters*>(nullptr));
+      detail::callable_method<Function, Object>(std::move(function), static_cast<Parameters*>(nullptr));
   return *this;
 }
 

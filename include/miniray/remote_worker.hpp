@@ -40,6 +40,8 @@ struct RemoteOptions {
   std::shared_ptr<const Key> own_key = {};  ///< For MiniRay's own code: used in place of `key`, and wiped after use
 };
 
+/// Owns the connection; when it is closed, the server ends the process. It is a Worker: one thread at a time may use
+/// it, it may be moved at any time, also into a Worker, and one that was moved from throws UsageError.
 class RemoteWorker : public Worker {
  public:
   /// Connects to a server, which starts a process. `host` may be the path of a Unix-domain socket. Throws UnknownHost,

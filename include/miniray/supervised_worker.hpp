@@ -94,8 +94,10 @@ class Supervision : public Recovery {
 
 /// A worker that is supervised from its start. It has the calls of a Worker. If the process has died, a call replaces
 /// it and throws WorkerRestarted, once; if the policy refuses, it throws WorkerDied. If the work function threw, the
-/// process is replaced too, and the call throws WorkerError. The object may be moved; calls on the old object then
-/// throw UsageError.
+/// process is replaced too, and the call throws WorkerError. One thread at a time may use it, also its worker(); no
+/// other thread takes part, so a replacement is started, and on_restart called, in the thread of the call that has
+/// noticed the end. It owns the worker, and its destructor closes it as that of a Worker does. The object may be moved;
+/// calls on the old object then throw UsageError.
 class SupervisedWorker {
  public:
   using Start = std::function<Worker()>;

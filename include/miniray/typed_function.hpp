@@ -59,7 +59,7 @@ namespace detail {
 /// library is unloaded.
 class TypedEntry {
  public:
-  using Call = Value (*)(std::string_view name, const List& arguments);
+  using Call = Value (*)(std::string_view name, List arguments);
   /// `type` names the type, and more; it lives as long as the entry.
   TypedEntry(std::string_view type, Call call) noexcept;
   TypedEntry(const TypedEntry&) = delete;
@@ -81,7 +81,7 @@ constexpr std::string_view type_text() {
 }
 
 template <class Function>
-Value call_typed(std::string_view name, const List& arguments) {
+Value call_typed(std::string_view name, List arguments) {
   using Signature = detail::Signature<Function>;
   return [&]<class... Parameters>(std::tuple<Parameters...>*) {
     return result_of<typename Signature::Result>([&] { return call_with<Parameters...>(name, arguments, Function()); });
@@ -125,6 +125,16 @@ struct Received<const char*> : Received<std::string> {};
 template <class Element, std::size_t extent>
 struct Received<std::span<Element, extent>> : Received<std::vector<std::remove_const_t<Element>>> {};
 
+// The type to which an argument is converted for a parameter. Sending only reads.
+template <class Parameter>
+struct Given {
+  using type = Parameter;
+};
+template <class Element, std::size_t extent>
+struct Given<std::span<Element, extent>> {
+  using type = std::span<const Element, extent>;
+};
+
 // Whether an argument can be given for a parameter. Numbers are checked again in the worker: they have to fit.
 template <class Argument, class Parameter>
 inline constexpr bool fits = std::is_same_v<Argument, Value> || std::is_same_v<Argument, Array> ||
@@ -142,7 +152,7 @@ struct RequireFit {
 template <class Parameter, std::size_t position, class Argument>
 [[nodiscard]] Value typed_argument(Argument&& argument) {
   using Given = std::remove_cvref_t<Argument>;
-  using Wanted = std::remove_cvref_t<Parameter>;
+  using Wanted = typename detail::Given<std::remove_cvref_t<Parameter>>::type;
   if constexpr (!RequireFit<position, std::decay_t<Argument>, Wanted>::value)
     return {};
   else if constexpr (std::is_same_v<Given, Value> || std::is_same_v<Given, Array>)

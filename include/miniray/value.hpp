@@ -42,15 +42,18 @@ template <class T>
 struct Convert;  // in convert.hpp
 template <class Item>
 class ValueIterator;
+template <class Container>
+class TakenOut;
 
 namespace detail {
 
 /// The types for which Value has a constructor of its own.
 template <class T>
-concept HeldByValue = std::integral<T> || std::same_as<T, float> || std::same_as<T, double> || std::is_pointer_v<T> ||
-                      std::is_array_v<T> || std::same_as<T, std::nullptr_t> || std::same_as<T, std::string_view> ||
-                      std::same_as<T, std::string> || std::same_as<T, Bytes> || std::same_as<T, List> ||
-                      std::same_as<T, Map> || std::same_as<T, Array>;
+concept HeldByValue =
+    std::integral<T> || std::same_as<T, float> || std::same_as<T, double> || std::is_pointer_v<T> ||
+    std::is_array_v<T> || std::same_as<T, std::nullptr_t> || std::same_as<T, std::string_view> ||
+    std::same_as<T, std::string> || std::same_as<T, Bytes> || std::same_as<T, List> || std::same_as<T, Map> ||
+    std::same_as<T, Array> || std::same_as<T, TakenOut<List>> || std::same_as<T, TakenOut<Map>>;
 /// What names a key: a literal, a std::string, a std::string_view.
 template <class T>
 concept KeyName = std::convertible_to<const T&, std::string_view> && !std::same_as<T, std::nullptr_t>;
@@ -137,24 +140,30 @@ class Value {
   [[nodiscard]] bool is_array() const noexcept { return kind_ == Kind::array; }
 
   // Each of these throws ValueError if the value is of another kind; the text names that kind. A reference is valid for
-  // as long as the value lives and is not changed. Calls on a value that has no name return the content itself.
+  // as long as the value lives and is not changed. Calls on a value that has no name return the content itself, or a
+  // copy of it if the value is const.
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] std::int64_t integer() const;
   [[nodiscard]] std::uint64_t unsigned_integer() const;
   [[nodiscard]] double real() const;  ///< takes integers too
   [[nodiscard]] const std::string& string() const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] std::string string() &&;
+  [[nodiscard]] std::string string() const&& { return string(); }
   [[nodiscard]] const std::string& bytes() const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] std::string bytes() &&;
+  [[nodiscard]] std::string bytes() const&& { return bytes(); }
   [[nodiscard]] const List& list() const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] List& list() & MINIRAY_LIFETIMEBOUND;
-  [[nodiscard]] List list() &&;
+  [[nodiscard]] TakenOut<List> list() &&;
+  [[nodiscard]] TakenOut<List> list() const&&;
   [[nodiscard]] const Map& map() const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] Map& map() & MINIRAY_LIFETIMEBOUND;
-  [[nodiscard]] Map map() &&;
+  [[nodiscard]] TakenOut<Map> map() &&;
+  [[nodiscard]] TakenOut<Map> map() const&&;
   [[nodiscard]] const Array& array() const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] Array& array() & MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] Array array() &&;
+  [[nodiscard]] Array array() const&& { return array(); }
   /// Returns the elements of an array in C order, without copying them. Throws ValueError if they are not of type T.
   template <class T>
   [[nodiscard]] std::span<const T> array() const& MINIRAY_LIFETIMEBOUND {
@@ -164,6 +173,10 @@ class Value {
   template <class T>
   [[nodiscard]] ArrayElements<std::remove_const_t<T>> array() && {
     return std::move(*this).array().template elements<T>();
+  }
+  template <class T>
+  [[nodiscard]] ArrayElements<std::remove_const_t<T>> array() const&& {
+    return Array(array()).template elements<T>();
   }
   /// Returns the elements for writing, as Array::mutable_elements() does: memory that is shared with another Value or
   /// borrowed with Array::view() is copied first.
@@ -180,6 +193,8 @@ class Value {
       [[nodiscard]] T get() & MINIRAY_LIFETIMEBOUND;
   template <class T>
   [[nodiscard]] T get() &&;
+  template <class T>
+  [[nodiscard]] T get() const&&;
   /// Converts the value of a key to the type of the fallback. Returns the fallback if the map does not have the key.
   /// Throws Mismatch if the key has a value of another type.
   template <detail::KeyName Name, class T>
@@ -194,6 +209,7 @@ class Value {
   [[nodiscard]] Value& operator[](const Value& key) & MINIRAY_LIFETIMEBOUND;
   /// The same as of a const value, for a value that has no name.
   [[nodiscard]] Value operator[](const Value& key) &&;
+  [[nodiscard]] Value operator[](const Value& key) const&& { return (*this)[key]; }
   template <detail::KeyName Name>
   [[nodiscard]] const Value& operator[](const Name& key) const& MINIRAY_LIFETIMEBOUND {
     return entry(detail::name_from(key));
@@ -206,6 +222,10 @@ class Value {
   [[nodiscard]] Value operator[](const Name& key) && {
     return std::move(const_cast<Value&>(entry(detail::name_from(key))));
   }
+  template <detail::KeyName Name>
+  [[nodiscard]] Value operator[](const Name& key) const&& {
+    return entry(detail::name_from(key));
+  }
   /// Returns the value of a key, which is never added. Throws ValueError if the map does not have it.
   template <detail::KeyName Name>
   [[nodiscard]] const Value& at(const Name& key) const& MINIRAY_LIFETIMEBOUND {
@@ -215,9 +235,14 @@ class Value {
   [[nodiscard]] Value at(const Name& key) && {
     return std::move(*this)[key];
   }
+  template <detail::KeyName Name>
+  [[nodiscard]] Value at(const Name& key) const&& {
+    return entry(detail::name_from(key));
+  }
   /// Returns an element of a list. Throws ValueError if the list is shorter.
   [[nodiscard]] const Value& at(std::size_t index) const& MINIRAY_LIFETIMEBOUND;
   [[nodiscard]] Value at(std::size_t index) &&;
+  [[nodiscard]] Value at(std::size_t index) const&& { return at(index); }
   /// Returns the value of a key, or nullptr if the map does not have the key.
   [[nodiscard]] const Value* find(const Value& key) const& MINIRAY_LIFETIMEBOUND;
   template <detail::KeyName Name>
@@ -227,6 +252,8 @@ class Value {
   /// Deleted, because the pointer would refer to a value that is gone: give the message a name first.
   template <class Key>
   const Value* find(const Key& key) && = delete;
+  template <class Key>
+  const Value* find(const Key& key) const&& = delete;
   /// Returns whether a map has the key. Throws ValueError if the value is no map.
   template <class Key>
   [[nodiscard]] bool contains(const Key& key) const {
@@ -243,13 +270,17 @@ class Value {
   [[nodiscard]] bool empty() const { return is_null() || size() == 0; }
   /// The elements of a list, or the values of a map in the order of its entries. Null has none. Throws ValueError if
   /// the value is of another kind.
-  [[nodiscard]] ValueIterator<const Value> begin() const MINIRAY_LIFETIMEBOUND;
-  [[nodiscard]] ValueIterator<const Value> end() const MINIRAY_LIFETIMEBOUND;
-  [[nodiscard]] ValueIterator<Value> begin() MINIRAY_LIFETIMEBOUND;
-  [[nodiscard]] ValueIterator<Value> end() MINIRAY_LIFETIMEBOUND;
+  [[nodiscard]] ValueIterator<const Value> begin() const& MINIRAY_LIFETIMEBOUND;
+  [[nodiscard]] ValueIterator<const Value> end() const& MINIRAY_LIFETIMEBOUND;
+  [[nodiscard]] ValueIterator<Value> begin() & MINIRAY_LIFETIMEBOUND;
+  [[nodiscard]] ValueIterator<Value> end() & MINIRAY_LIFETIMEBOUND;
+  /// Deleted, because the iterator would refer to a value that is gone. A range-for over a value without a name works.
+  ValueIterator<const Value> begin() const&& = delete;
+  ValueIterator<const Value> end() const&& = delete;
   /// The entries of a map: for (const auto& [key, value] : message.items()).
   [[nodiscard]] const Map& items() const& MINIRAY_LIFETIMEBOUND { return map(); }
-  [[nodiscard]] Map items() && { return std::move(*this).map(); }
+  [[nodiscard]] TakenOut<Map> items() &&;
+  [[nodiscard]] TakenOut<Map> items() const&&;
 
   /// Compares bit for bit, so NaN equals itself. An integer never equals a real. The order of a map's entries does not
   /// matter.
@@ -290,7 +321,7 @@ class Value {
   [[nodiscard]] const Value& entry(std::string_view name) const;
   [[nodiscard]] Value& entry_or_new(std::string_view name);
 
-  Data data_;
+  Data data_{};
   Kind kind_ = Kind::null;
   bool added_ = false;  // this null was added by operator[], and has not been assigned to
 };
@@ -306,6 +337,38 @@ class Value::Element {
  private:
   friend class Value;
   mutable Value value_;  // moved out, because an initializer_list gives const elements
+};
+
+/// The List or Map that was taken out of a value without a name, as in `worker.recv().list()`. While it has no name
+/// itself, its elements are moved out of it, so that nothing refers to what is gone: `worker.recv().list()[0]` is a
+/// Value, and not a reference.
+template <class Container>
+class TakenOut : public Container {
+ public:
+  using Item = typename Container::value_type;
+
+  TakenOut(Container container) noexcept : Container(std::move(container)) {}
+  [[nodiscard]] Item& operator[](std::size_t index) & { return Container::operator[](index); }
+  [[nodiscard]] const Item& operator[](std::size_t index) const& { return Container::operator[](index); }
+  [[nodiscard]] Item operator[](std::size_t index) && { return std::move(Container::operator[](index)); }
+  [[nodiscard]] Item& at(std::size_t index) & { return Container::at(index); }
+  [[nodiscard]] const Item& at(std::size_t index) const& { return Container::at(index); }
+  [[nodiscard]] Item at(std::size_t index) && { return std::move(Container::at(index)); }
+  [[nodiscard]] Item& front() & { return Container::front(); }
+  [[nodiscard]] const Item& front() const& { return Container::front(); }
+  [[nodiscard]] Item front() && { return std::move(Container::front()); }
+  [[nodiscard]] Item& back() & { return Container::back(); }
+  [[nodiscard]] const Item& back() const& { return Container::back(); }
+  [[nodiscard]] Item back() && { return std::move(Container::back()); }
+  [[nodiscard]] auto begin() & { return Container::begin(); }
+  [[nodiscard]] auto begin() const& { return Container::begin(); }
+  void begin() && = delete;
+  [[nodiscard]] auto end() & { return Container::end(); }
+  [[nodiscard]] auto end() const& { return Container::end(); }
+  void end() && = delete;
+  [[nodiscard]] Item* data() & { return Container::data(); }
+  [[nodiscard]] const Item* data() const& { return Container::data(); }
+  void data() && = delete;
 };
 
 /// Goes through the elements of a list or the values of a map. It is valid until the value is changed.

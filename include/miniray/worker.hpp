@@ -53,7 +53,7 @@ struct WorkerOptions {
   std::string name = {};  ///< errors and traces show it after the process number: "worker 1234 (name)"
   Codec codec = Codec::msgpack;
   bool shared_memory = true;
-  std::optional<int> spin_us = {};
+  std::optional<Microseconds> spin_us = {};  ///< see ChannelOptions
   std::uint64_t inbox_bytes_max = limits::inbox_bytes_max;
   std::uint64_t message_bytes_max = limits::message_bytes_max;  ///< in each direction; see ChannelOptions
   std::function<void()> on_interrupt = {};                      ///< see ChannelOptions

@@ -54,6 +54,10 @@ struct WorkerServerOptions {
   std::function<void(const std::map<std::string, std::string>& environment)> on_start_in_worker = {};
 };
 
+/// Owns the port and the processes of the workers. serve_forever() does all work, including the calls of find_work and
+/// of the other functions in the options, in the thread that calls it. Any thread may call stop(); of the other calls,
+/// one thread at a time. A server may be moved while it does not serve. One that was moved from can be destroyed and
+/// assigned to, and every other call on it throws UsageError.
 class WorkerServer {
  public:
   /// Listens on a port. `host` is "127.0.0.1" or empty (only processes on this machine can connect), "0.0.0.0" (other

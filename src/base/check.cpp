@@ -58,7 +58,7 @@ void print_stack(const StackTrace& stack) {
   try {
     const Fd file = system::memory_file("miniray-stack");
     write_titled_stack(file.get(), "C++ stack:", stack);
-    text = readable_stacks(system::read_memory_file(file.get(), limits::crash_report_bytes_max), true);
+    text = readable_stacks(system::read_memory_file(file.get(), limits::crash_report_bytes_max), OwnCalls::keep_all);
   } catch (const Error&) {  // no descriptor is left, for example
     return stack.write_addresses(STDERR_FILENO);
   }

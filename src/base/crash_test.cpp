@@ -53,7 +53,7 @@ TEST_CASE("a fatal signal leaves a stack, and kills with the same signal") {
     CHECK(crash.written.find("(") != std::string::npos);
     CHECK_FALSE(has_unfinished_stack(crash.written));
     // The frames of a sanitizer's interceptors stand between, and names are not found through them everywhere.
-    if (!sanitized) CHECK(readable_stacks(crash.written, true).find("crash_of") != std::string::npos);
+    if (!sanitized) CHECK(readable_stacks(crash.written, OwnCalls::keep_all).find("crash_of") != std::string::npos);
   }
 }
 
@@ -63,7 +63,8 @@ TEST_CASE("a call of a null pointer leaves its caller") {
     return nothing() + 1;
   });
   CHECK(crash.end.signal == SIGSEGV);
-  CHECK(readable_stacks(crash.written, true).find("0x0, where there is no code\n  miniray::") != std::string::npos);
+  CHECK(readable_stacks(crash.written, OwnCalls::keep_all).find("0x0, where there is no code\n  miniray::") !=
+        std::string::npos);
 }
 
 TEST_CASE("a handler that raises its signal again, as that of Python does, is left out" * doctest::skip(sanitized)) {
@@ -80,7 +81,7 @@ TEST_CASE("a handler that raises its signal again, as that of Python does, is le
     return crash_in_a_function(nothing);
   });
   CHECK(crash.end.signal == SIGSEGV);
-  CHECK(readable_stacks(crash.written, true)
+  CHECK(readable_stacks(crash.written, OwnCalls::keep_all)
             .starts_with("C++ stack at SIGSEGV:\n  miniray::(anonymous namespace)::crash_in_a_function(int*)"));
 }
 

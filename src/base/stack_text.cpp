@@ -55,22 +55,49 @@ std::string_view after_scope_letters(std::string_view symbol) {
   return symbol.substr(std::min(symbol.find_first_not_of("ZNKL", 2), symbol.size()));
 }
 
-// Returns the lambda that std::function calls in this function: the last argument of its template. It is empty if the
-// function is none of std::function, or if it calls something else.
-std::string lambda_called_in(const Function& function) {
-  if (!after_scope_letters(function.symbol).starts_with("St17_Function_handler")) return {};
-  const std::string name = demangle(std::string(function.symbol));
-  const std::size_t end = name.rfind(">::_M_invoke(");
-  if (end == std::string::npos) return {};
-  std::size_t begin = end;
-  for (int depth = 0; begin > 0 && (depth > 0 || name[begin - 1] != ','); --begin) {
-    const char letter = name[begin - 1];
-    depth += letter == ')' || letter == '>' || letter == '}'   ? 1
-             : letter == '(' || letter == '<' || letter == '{' ? -1
-                                                               : 0;
+// Returns the first argument of a template whose demangled name continues with `text`.
+std::string_view template_argument(std::string_view text) {
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (depth == 0 && (letter == '>' || letter == ',')) return text.substr(0, i);
+    if (letter == '(' || letter == '<' || letter == '{') ++depth;
+    if (letter == ')' || letter == '>' || letter == '}') --depth;
   }
-  const std::string functor = name.substr(std::min(name.find_first_not_of(' ', begin), end), end - begin - 1);
-  return functor.find("{lambda(") == std::string::npos || functor.starts_with("miniray::") ? "" : functor;
+  return {};
+}
+
+// Returns what follows the first of these texts in a name; empty if it has none of them.
+std::string_view after_any(std::string_view name, std::initializer_list<std::string_view> texts) {
+  for (const std::string_view text : texts)
+    if (const std::size_t at = name.find(text); at != std::string_view::npos) return name.substr(at + text.size());
+  return {};
+}
+
+// Returns the lambda that this function of std::function or of MiniRay calls, which is an argument of its template. It
+// is empty if the function is another one, or if it calls something else.
+std::string lambda_called_in(const Function& function) {
+  if (!starts_with_any(after_scope_letters(function.symbol), {"St17_Function_handler", "7miniray6detail10call_typed"}))
+    return {};
+  const std::string name = demangle(std::string(function.symbol));
+  std::string_view called = name;
+  if (const std::string_view signature = after_any(name, {"std::_Function_handler<"}); !signature.empty()) {
+    called = signature.substr(template_argument(signature).size());
+    called = template_argument(called.substr(std::min(called.size(), called.find_first_not_of(", "))));
+  }
+  if (const std::string_view own = after_any(
+          called,
+          {"miniray::detail::call_typed<", "miniray::detail::callable_function<", "miniray::detail::callable_method<"});
+      !own.empty())
+    called = template_argument(own);
+  const bool is_users_lambda = called.find("{lambda(") != std::string_view::npos && !called.starts_with("miniray::");
+  return is_users_lambda ? std::string(called) : "";
+}
+
+// A function that was inlined has a name without its scope, but the file in which it is.
+bool is_ours(const Function& function) {
+  return function.name.empty() && (after_scope_letters(function.symbol).starts_with("7miniray") ||
+                                   function.file.find("include/miniray/") != std::string_view::npos);
 }
 
 // A compiler inlines a lambda into the function of std::function that calls it. Then the lambda has no name of its own.
@@ -80,20 +107,29 @@ void name_inlined_lambdas(std::vector<StackCall>& calls) {
     Function& caller = calls[i].functions.back();
     const std::string lambda = lambda_called_in(caller);
     if (lambda.empty()) continue;
-    const auto inlined = std::ranges::find(calls[i].functions, "operator()", &Function::symbol);
-    if (inlined != calls[i].functions.end()) {
+    // The last one: lambdas that it calls may be inlined into it.
+    const auto inlined = std::ranges::find_if(calls[i].functions.rbegin(), calls[i].functions.rend(),
+                                              [](const auto& f) { return f.symbol == "operator()" && !is_ours(f); });
+    if (inlined != calls[i].functions.rend()) {
       inlined->name = lambda;
       continue;
     }
-    const bool has_a_call = i > 0 && !calls[i - 1].functions.empty() &&
-                            demangle(std::string(calls[i - 1].functions.back().symbol)).starts_with(lambda);
-    if (calls[i].functions.size() == 1 && !has_a_call) caller = {"", caller.line, caller.file, lambda};
+    // It has not been inlined if it has a call of its own, or if it was not called yet: its arguments were converted.
+    const bool elsewhere =
+        std::any_of(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(i), [&](const StackCall& call) {
+          return !call.functions.empty() &&
+                 (demangle(std::string(call.functions.back().symbol)).starts_with(lambda) ||
+                  after_scope_letters(call.functions.back().symbol).starts_with("7miniray6detail"));
+        });
+    if (calls[i].functions.size() == 1 && !elsewhere) caller = {"", "", "", lambda};
   }
 }
 
-bool is_ours(const Function& function) {
-  const std::string_view name = after_scope_letters(function.symbol);
-  return name.starts_with("7miniray");
+// An inlined function of the C++ library has a name without its scope, but its file.
+bool is_in_standard_invoke(const Function& function) {
+  return function.file.find("/c++/") != std::string_view::npos &&
+         (function.file.ends_with("/functional") || function.file.ends_with("/invoke.h") ||
+          function.file.ends_with("/std_function.h"));
 }
 
 // What stands between a caller and a function object.
@@ -101,7 +137,7 @@ bool is_plumbing(const Function& function) {
   const std::string_view name = after_scope_letters(function.symbol);
   return starts_with_any(name, {"St17_Function_handler", "St13__invoke_impl", "St8__invoke", "St10__invoke_r",
                                 "St6invoke", "St8functionI", "St12__invoke_r", "St17_Function_base"}) ||
-         function.symbol.find("4_FUNE") != std::string_view::npos ||
+         function.symbol.find("4_FUNE") != std::string_view::npos || is_in_standard_invoke(function) ||
          starts_with_any(function.symbol, {"__libc_start", "_start", "__invoke"});
 }
 
@@ -164,9 +200,12 @@ void drop_after(std::vector<StackCall>& kept, const StackCall& dropped) {
 }
 
 // Drops MiniRay's own calls, but not the one that the user's innermost function has made.
-void drop_own(std::vector<StackCall>& calls) {
+void drop_own(std::vector<StackCall>& calls, OwnCalls own) {
   const auto user = std::ranges::find(calls, Origin::user, origin_of);
-  if (user == calls.end()) return;  // it is all MiniRay's, and there is nothing else to show
+  if (user == calls.end()) {  // it is all MiniRay's
+    if (own == OwnCalls::drop_all) calls.clear();
+    return;
+  }
   std::vector<StackCall> kept;
   for (auto call = calls.begin(); call != calls.end(); ++call) {
     if (origin_of(*call) == Origin::ours && call + 1 != user)
@@ -257,7 +296,7 @@ std::string readable_address(std::string_view line) {
   return std::string(line.substr(0, open + 1)) + demangle(symbol) + std::string(line.substr(plus));
 }
 
-std::string readable_stack(const Lines& addresses, const Lines& names, bool keep_own) {
+std::string readable_stack(const Lines& addresses, const Lines& names, OwnCalls own) {
   std::vector<StackCall> calls = read_calls(names);
   if (calls.empty()) {
     std::string text;
@@ -266,9 +305,9 @@ std::string readable_stack(const Lines& addresses, const Lines& names, bool keep
   }
   name_inlined_lambdas(calls);
   drop_takers(calls);
-  if (!keep_own) {
+  if (own != OwnCalls::keep_all) {
     drop_callers_of_work(calls);
-    drop_own(calls);
+    drop_own(calls, own);
   }
   fold_alike(calls);
   return text_of(calls);
@@ -285,13 +324,13 @@ std::string demangle(const std::string& name) {
   return text.substr(0, text.find(" [clone "));  // the compiler's variants of one function
 }
 
-std::string readable_stacks(const std::string& text, bool keep_own) {
-  keep_own = keep_own || text.find("miniray: a bug in MiniRay") != std::string::npos;
+std::string readable_stacks(const std::string& text, OwnCalls own) {
+  if (text.find("miniray: a bug in MiniRay") != std::string::npos) own = OwnCalls::keep_all;
   std::string readable;
   Lines addresses, names;
   enum class In { other_text, address_lines, name_lines } in = In::other_text;
   const auto finish = [&](bool whole) {
-    if (in != In::other_text) readable += readable_stack(addresses, whole ? names : Lines(), keep_own);
+    if (in != In::other_text) readable += readable_stack(addresses, whole ? names : Lines(), own);
     addresses.clear();
     names.clear();
     in = In::other_text;

@@ -75,13 +75,34 @@ TEST_CASE("a lambda that was inlined into the code of std::function has its name
         "C++ stack at SIGSEGV:\n  " + name + "::operator()(int) const\n  work(miniray::Handle&) at user.cpp:9\n");
 }
 
+TEST_CASE("a lambda that was inlined into MiniRay's code that calls it has its name") {
+  const std::string typed =
+      "_ZN7miniray6detail10call_typedIZZ4mainENKUlvE_clEvEUliE_EENS_5ValueESt17basic_string_viewIcSt11char_traitsIcEESt"
+      "6vectorIS4_SaIS4_EE";
+  const std::string name = "main::{lambda()#1}::operator()() const::{lambda(int)#1}";
+  const std::string inlined =
+      "call\t1\t0\t0\t0\tprogram+0x1\nin\toperator()\t5\tuser.cpp\n"
+      "in\tcall_with<int>\t9\t/usr/include/miniray/registry.hpp\nin\t" +
+      typed + "\t3\t/usr/include/miniray/typed_function.hpp\n";
+  CHECK(readable_stacks(written(user_call + inlined + work_call)) ==
+        "C++ stack at SIGSEGV:\n  crash(int) at user.cpp:7\n  " + name +
+            " at user.cpp:5\n  work(miniray::Handle&) at user.cpp:9\n");
+  const std::string caller = "call\t1\t0\t0\t0\tprogram+0x1\nin\t" + typed + "\t0\t\n";
+  CHECK(readable_stacks(written(user_call + caller)) ==
+        "C++ stack at SIGSEGV:\n  crash(int) at user.cpp:7\n  " + name + "\n");
+  // It was not called, because its argument did not convert.
+  const std::string argument = "call\t1\t0\t0\t0\tprogram+0x2\nin\t_ZN7miniray6detail8argumentEv\t0\t\n";
+  CHECK(readable_stacks(written(argument + caller), OwnCalls::drop_all) == "C++ stack at SIGSEGV:\n");
+}
+
 TEST_CASE("a stack of MiniRay alone, and that of a failed check, keep MiniRay's calls") {
   const std::string own = "call\t1\t0\t0\t0\tprogram+0x5\nin\t_ZN7miniray7Channel7receiveEv\t0\t\n";
   CHECK(readable_stacks(written(own)) == "C++ stack at SIGSEGV:\n  miniray::Channel::receive()\n");
-  CHECK(readable_stacks(written(user_call + own), true) ==
+  CHECK(readable_stacks(written(user_call + own), OwnCalls::keep_all) ==
         "C++ stack at SIGSEGV:\n  crash(int) at user.cpp:7\n  miniray::Channel::receive()\n");
   const std::string bug = "miniray: a bug in MiniRay 1\n";
-  CHECK(readable_stacks(bug + written(user_call + own)) == bug + readable_stacks(written(user_call + own), true));
+  CHECK(readable_stacks(bug + written(user_call + own)) ==
+        bug + readable_stacks(written(user_call + own), OwnCalls::keep_all));
 }
 
 TEST_CASE("how a stack was taken is left out") {

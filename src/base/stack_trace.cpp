@@ -1,7 +1,9 @@
 #include "base/stack_trace.hpp"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <execinfo.h>
+#include <link.h>
 #include <sys/auxv.h>
 #include <sys/uio.h>
 #include <ucontext.h>
@@ -137,6 +139,22 @@ struct Naming {
 
 void ignore_error(void*, const char*, int) {}
 
+// Whether a symbol is that of a function whose name debug information gives without its scope: "call<int>". A mangled
+// name has the length before each part, and "cl" for operator().
+bool is_symbol_of(const char* function, const char* symbol) {
+  if (std::strncmp(symbol, "_Z", 2) != 0) return std::strcmp(function, symbol) == 0;
+  if (std::strcmp(function, "operator()") == 0) {
+    const char* found = nullptr;
+    for (const char* at = std::strstr(symbol, "clE"); at != nullptr; at = std::strstr(at + 1, "clE")) found = at;
+    // What follows are parameters; if a lambda's type ends there, it is an argument of a template around the operator.
+    return found != nullptr && std::strstr(found, "_E") == nullptr;
+  }
+  std::array<char, limits::crash_line_bytes_max> part{};
+  const int length = static_cast<int>(std::strcspn(function, "<"));
+  (void)std::snprintf(part.data(), part.size(), "%d%.*s", length, length, function);
+  return std::strstr(symbol, part.data()) != nullptr;
+}
+
 // Called for each function that was inlined at an address, innermost first, and for the function itself. Debug
 // information may give a name without its scope; then the symbol table has a better one.
 int on_function(void* data, std::uintptr_t address, const char* file, int line, const char* function) {
@@ -150,13 +168,38 @@ int on_function(void* data, std::uintptr_t address, const char* file, int line, 
         },
         ignore_error, &name);
     // The symbol is that of the function which contains the address, not of one that was inlined into it.
-    const bool is_operator = function != nullptr && std::strcmp(function, "operator()") == 0;  // "cl" when mangled
-    if (function != nullptr && std::strstr(name, is_operator ? "clE" : function) == nullptr) name = function;
+    if (function != nullptr && !is_symbol_of(function, name)) name = function;
   }
   if (name != nullptr)
     write_line(naming.descriptor, "in\t%.*s\t%d\t%s\n", limits::crash_name_chars_max, name, line,
                file != nullptr ? file : "");
   return 0;
+}
+
+// Returns the program or library that has this code; without a name if there is none. dladdr() finds nothing in a
+// program that was linked with -static.
+Dl_info module_of(std::uintptr_t address) {
+  Dl_info module{};
+  if (dladdr(reinterpret_cast<void*>(address), &module) != 0) return module;  // NOLINT(performance-no-int-to-ptr)
+  struct Search {
+    std::uintptr_t address;
+    Dl_info& module;
+  } search{address, module = {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        const auto& [wanted, found] = *static_cast<Search*>(data);
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type != PT_LOAD || wanted < begin || wanted - begin >= segment.p_memsz) continue;
+          found.dli_fname = program_invocation_short_name;
+          found.dli_fbase = reinterpret_cast<void*>(info->dlpi_addr);  // NOLINT(performance-no-int-to-ptr)
+          return 1;
+        }
+        return 0;
+      },
+      &search);
+  return module;
 }
 
 // Whether MiniRay is in a library of its own: then all calls within that library are MiniRay's.
@@ -180,13 +223,13 @@ void StackTrace::write_names(int descriptor) const noexcept {
     const Call& call = calls_[i];
     if (i == limits::crash_frames_max && left_out_ > 0)
       write_line(descriptor, "call\t1\t0\t0\t0\t... %zu calls that are left out\n", left_out_);
-    Dl_info module{};
-    if (dladdr(reinterpret_cast<void*>(call.address), &module) == 0) {  // NOLINT(performance-no-int-to-ptr)
+    const Dl_info module = module_of(call.address);
+    if (module.dli_fname == nullptr) {
       write_line(descriptor, "call\t%u\t0\t0\t0\t0x%zx, where there is no code\n", call.times, call.address);
       continue;
     }
     const bool is_ours = module.dli_fbase == self.dli_fbase && is_library(self);
-    const char* const path = module.dli_fname != nullptr ? module.dli_fname : "";
+    const char* const path = module.dli_fname;
     const char* const slash = std::strrchr(path, '/');
     write_line(descriptor, "call\t%u\t%u\t%u\t%d\t%s+0x%zx\n", call.times, call.cycle_length, call.cycle_times,
                is_ours ? 1 : 0, slash != nullptr ? slash + 1 : path,

@@ -36,8 +36,11 @@ std::string last_throw_stack() {
   last_throw.clear();
   try {
     const Fd file = system::memory_file("miniray-stack");
-    write_titled_stack(file.get(), "C++ stack at the throw:", stack);
-    return readable_stacks(system::read_memory_file(file.get(), limits::crash_report_bytes_max));
+    constexpr const char* title = "C++ stack at the throw:";
+    write_titled_stack(file.get(), title, stack);
+    const std::string text = system::read_memory_file(file.get(), limits::crash_report_bytes_max);
+    const std::string readable = readable_stacks(text, OwnCalls::drop_all);
+    return readable == std::string(title) + "\n" ? std::string() : readable;
   } catch (const Error&) {
     return {};  // the error that is reported matters more than its stack
   }

@@ -15,7 +15,8 @@ struct ThrowProbe {
 };
 
 /// Returns the readable stack of the latest exception that a ThrowProbe of this thread has noticed, "C++ stack at the
-/// throw:" and its lines, and drops it. It is empty if there is none, or if the variable MINIRAY_STACKS is "0".
+/// throw:" and its lines, and drops it. It is empty if there is none, if MiniRay itself has thrown it without a
+/// function of the program among the callers, or if the variable MINIRAY_STACKS is "0".
 [[nodiscard]] std::string last_throw_stack();
 
 }  // namespace miniray

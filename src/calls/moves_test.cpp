@@ -87,6 +87,23 @@ TEST_CASE("callers and channels that were moved from say so") {
   CHECK_THROWS_WITH_AS(here.send(Value(1)), doctest::Contains("this Channel was moved from"), UsageError);
 }
 
+TEST_CASE("a Handle that was moved from says so, and the other one goes on") {
+  Worker worker([](Handle& handle) {
+    Handle moved = std::move(handle);
+    try {
+      handle.send(1);
+    } catch (const UsageError& error) {
+      moved.send(error.what());
+    }
+    for (;;) moved.send(moved.recv());
+  });
+  CHECK(worker.recv<std::string>().find("this Channel was moved from") == 0);
+  worker.send(1);
+  CHECK(worker.recv() == Value(1));
+  worker.end();
+  CHECK(worker.wait() == 0);
+}
+
 TEST_CASE("a worker that was moved out of a cluster belongs to its new owner") {
   std::vector<Worker> own;
   {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #include "base/error_text.hpp"
+#include "base/throw_stack.hpp"
 #include "calls/memory_limit.hpp"
 #include "cluster/program.hpp"
 #include "miniray/calls.hpp"
@@ -20,15 +22,15 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
-CallFailure failure_now() {
+CallFailure failure_now(std::string stack) {
   try {
     throw;
   } catch (const OutOfMemory& error) {
     return {out_of_memory_type, error.what(), ""};
   } catch (const std::exception& error) {
-    return {type_name(error), error.what(), ""};
+    return {type_name(error), error.what(), std::move(stack)};
   } catch (...) {
-    return {"an exception", "it does not derive from std::exception", ""};
+    return {"an exception", "it does not derive from std::exception", std::move(stack)};
   }
 }
 
@@ -41,7 +43,7 @@ std::string joined(const Names& names) {
 
 bool is_pickle(const Value& value) { return value.kind() == Value::Kind::map && value.find("pickle") != nullptr; }
 
-const List& arguments_in(const CallOrder& order, const std::string& name) {
+List& arguments_in(CallOrder& order, const std::string& name) {
   if (is_pickle(order.arguments))
     throw UsageError(name +
                      " is C++, and an argument is a pickle, which only Python can read: pass plain data (numbers, " +
@@ -108,24 +110,25 @@ void RegistryCallee::carry_out(const Message& call, const OwedReply& reply) {
   ReplyVerb verb = ReplyVerb::value;
   Value result;
   try {
-    const CallOrder order = parse_call(call);
+    CallOrder order = parse_call(call);
     if (order.verb == CallVerb::map) verb = ReplyVerb::values;
     result = result_of(order);
+  } catch (const ThrowProbe&) {  // never: it notes where an exception was thrown
   } catch (...) {
-    return reply.send_error(failure_now());
+    return reply.send_error(failure_now(last_throw_stack()));
   }
   if (verb == ReplyVerb::value && !reply.wants_value()) result = {};
   if (reply.is_wanted()) send_result(reply, verb, std::move(result));
 }
 
-Value RegistryCallee::result_of(const CallOrder& order) {
+Value RegistryCallee::result_of(CallOrder& order) {
   switch (order.verb) {
     case CallVerb::call: {
       const std::string& name = name_in(order);
-      const List& arguments = arguments_in(order, name);
+      List& arguments = arguments_in(order, name);
       require_no_keywords(order, name);
-      if (!order.memory_bytes.is_null()) return call_within(order.memory_bytes, name, arguments);
-      return this->call(name, arguments);
+      if (!order.memory_bytes.is_null()) return call_within(order.memory_bytes, name, std::move(arguments));
+      return this->call(name, std::move(arguments));
     }
     case CallVerb::map:
       return map(order);
@@ -171,9 +174,9 @@ const std::string& RegistryCallee::name_in(const CallOrder& order) const {
   return known->second;
 }
 
-Value RegistryCallee::call(std::string_view name, const List& arguments) const {
-  if (functions_.has_function(name)) return functions_.function(name)(name, arguments);
-  if (detail::is_typed_name(name)) return detail::typed_function(name)(detail::spoken_name(name), arguments);
+Value RegistryCallee::call(std::string_view name, List arguments) const {
+  if (functions_.has_function(name)) return functions_.function(name)(name, std::move(arguments));
+  if (detail::is_typed_name(name)) return detail::typed_function(name)(detail::spoken_name(name), std::move(arguments));
   const std::size_t dot = name.rfind('.');
   const std::string_view object_name = name.substr(0, dot);
   const auto object = objects_.find(object_name);
@@ -186,43 +189,44 @@ Value RegistryCallee::call(std::string_view name, const List& arguments) const {
     throw UsageError("the object " + std::string(object_name) + " has no method of that name: " + Value(name).text() +
                      "; it has " + (known.empty() ? "none" : known));
   }
-  return method->second(object->second.object.get(), name, arguments);
+  return method->second(object->second.object.get(), name, std::move(arguments));
 }
 
-Value RegistryCallee::call_within(const Value& memory_bytes, std::string_view name, const List& arguments) const {
+Value RegistryCallee::call_within(const Value& memory_bytes, std::string_view name, List arguments) const {
   if (memory_bytes.kind() != Value::Kind::integer || memory_bytes.integer() < 1)
     throw UsageError("memory_bytes is an integer above 0, not " + memory_bytes.text());
   const auto bytes = static_cast<std::uint64_t>(memory_bytes.integer());
   const MemoryLimit limit(bytes);
   try {
-    return call(name, arguments);
+    return call(name, std::move(arguments));
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(MemoryLimit::explain(bytes));
   }
 }
 
-Value RegistryCallee::map(const CallOrder& order) const {
+Value RegistryCallee::map(CallOrder& order) const {
   const std::string& name = name_in(order);
-  const List& items = arguments_in(order, name);
+  List& items = arguments_in(order, name);
   List values(items.size());
   ItemFailures failures;
   for (std::size_t i = 0; i < items.size(); ++i) {
     try {
-      values[i] = call(name, order.star ? items[i].list() : List(1, items[i]));
-    } catch (...) {
-      failures.emplace_back(i, failure_now());
+      values[i] = call(name, order.star ? std::move(items[i]).list() : List(1, std::move(items[i])));
+    } catch (const ThrowProbe&) {
+    } catch (...) {  // making a stack readable takes long, and the caller shows the first failure
+      failures.emplace_back(i, failure_now(failures.empty() ? last_throw_stack() : ""));
     }
   }
   return values_body(std::move(values), failures);
 }
 
-void RegistryCallee::create(const CallOrder& order) {
+void RegistryCallee::create(CallOrder& order) {
   const std::string& name = name_in(order);
   const std::string& class_name = class_name_in(order.function);
   const CallableClass& of = functions_.object_class(class_name);
-  const List& arguments = arguments_in(order, class_name);
+  List& arguments = arguments_in(order, class_name);
   require_no_keywords(order, class_name);
-  objects_.insert_or_assign(name, Object{of.construct(class_name, arguments), &of});
+  objects_.insert_or_assign(name, Object{of.construct(class_name, std::move(arguments)), &of});
 }
 
 void RegistryCallee::forget(const std::string& name) {

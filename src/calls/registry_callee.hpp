@@ -25,14 +25,14 @@ class RegistryCallee : public Callee {
   };
 
   /// Returns the body of the reply, whose verb is value, or values for a map.
-  Value result_of(const CallOrder& order);
-  Value call(std::string_view name, const List& arguments) const;
-  [[nodiscard]] Value call_within(const Value& memory_bytes, std::string_view name, const List& arguments) const;
-  Value map(const CallOrder& order) const;
+  Value result_of(CallOrder& order);
+  Value call(std::string_view name, List arguments) const;
+  [[nodiscard]] Value call_within(const Value& memory_bytes, std::string_view name, List arguments) const;
+  Value map(CallOrder& order) const;
   void define(const CallOrder& order);
   [[nodiscard]] const std::string& name_in(const CallOrder& order) const;
   [[noreturn]] void refuse_function() const;
-  void create(const CallOrder& order);
+  void create(CallOrder& order);
   void forget(const std::string& name);
   [[noreturn]] void no_such_function(std::string_view name, std::string_view object) const;
   [[nodiscard]] std::string object_names() const;

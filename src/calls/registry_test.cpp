@@ -148,6 +148,26 @@ TEST_CASE("functions of all sorts are called with what they take") {
   CHECK(functions.names().size() == 11);
 }
 
+TEST_CASE("a function may write to its span, and the caller's array stays as it was") {
+  Registry functions;
+  functions.add("double", [](std::span<double> numbers) {
+    for (double& number : numbers) number *= 2;
+    return std::vector<double>(numbers.begin(), numbers.end());
+  });
+  functions.add_class<Tally, int>("Tally").method("clear", [](Tally& tally, std::span<int> numbers) {
+    for (int& number : numbers) number = tally.increment(number);
+    return numbers.back();
+  });
+  const Array numbers = Array::of<double>({1, 2});
+  CHECK(call(functions, "double", {numbers}) == Value(Array::of<double>({2, 4})));
+  CHECK(numbers == Array::of<double>({1, 2}));
+  const CallableClass& tallies = functions.object_class("Tally");
+  const auto tally = tallies.construct("Tally", {1});
+  CHECK(tallies.methods.at("clear")(tally.get(), "clear", {Array::of<int>({1, 2})}) == Value(4));
+  CHECK_THROWS_WITH_AS((void)call(functions, "double", {"abc"}),
+                       doctest::Contains("double takes (array of float64), and argument 1 is a string"), UsageError);
+}
+
 TEST_CASE("arguments that do not fit are named") {
   Registry functions;
   functions.add("square", [](double x) { return x * x; })

@@ -97,6 +97,13 @@ TEST_CASE("arguments convert as in a call, and references, spans, arrays and val
   };
   CHECK(caller.call(total, numbers) == 6);
   CHECK(caller.call(total, Array::of(numbers)) == 6);
+  const auto doubled = [](std::span<double> values) {
+    for (double& value : values) value *= 2;
+    return values;
+  };
+  CHECK(caller.call(doubled, numbers) == std::vector<double>{2, 4, 6});
+  CHECK(caller.call(doubled, Array::of(numbers)) == std::vector<double>{2, 4, 6});
+  CHECK(caller.map(doubled, std::vector{numbers, numbers})[1] == std::vector<double>{2, 4, 6});
   CHECK(caller.call([](const Value& value) { return value; }, 5) == Value(5));
   CHECK(caller.call([](bool yes) { return yes; }, true));
   CHECK(caller.call([](std::optional<int> maybe) { return maybe.value_or(-1); }, 7) == 7);

@@ -128,6 +128,40 @@ TEST_CASE("spans of a fixed extent are taken, as those of std::array") {
   for (const Value& result : results) CHECK(result == Value(List{12.0, 1}));
 }
 
+TEST_CASE("elements are taken from any range that has them in one piece") {
+  const auto results = results_of(ranks_of(2, [](Group& group, Handle&) -> Value {
+    const int rank = group.rank();
+    std::vector<int> sums{1, rank}, all{10 * rank, 10 * rank + 1}, part(1);
+    group.all_reduce(sums);
+    group.reduce(sums, ReduceOp::max, 1);
+    group.broadcast(sums, 1);
+    group.scatter(std::span(all), std::span(part), 1);
+    int gathered[2]{};
+    group.gather(part, gathered, 0);
+    group.broadcast(gathered);
+    group.all_gather(part, all);
+    group.reduce_scatter(all, part);
+    return List{sums[0], sums[1], gathered[0], gathered[1], all[0], all[1], part[0]};
+  }));
+  CHECK(results[0] == Value(List{2, 1, 10, 11, 10, 11, 20}));
+  CHECK(results[1] == Value(List{2, 1, 10, 11, 10, 11, 22}));
+}
+
+TEST_CASE("a group that was moved from says so, and the other one goes on") {
+  const auto results = results_of(ranks_of(2, [](Group& group, Handle&) -> Value {
+    Group moved = std::move(group);
+    std::vector<int> ones{1};
+    CHECK_THROWS_WITH_AS(group.barrier(), doctest::Contains("this Group was moved from"), UsageError);
+    CHECK_THROWS_WITH_AS(group.all_reduce(ones), doctest::Contains("this Group was moved from"), UsageError);
+    CHECK_THROWS_WITH_AS((void)group.rank(), doctest::Contains("this Group was moved from"), UsageError);
+    moved.all_reduce(ones);
+    group = std::move(moved);
+    group.all_reduce(ones);
+    return ones[0];
+  }));
+  for (const Value& result : results) CHECK(result == Value(4));
+}
+
 TEST_CASE("mistakes in calls leave the group usable") {
   const auto results = results_of(ranks_of(2, [](Group& group, Handle&) -> Value {
     List texts;

@@ -47,7 +47,7 @@ void EventLog::add(Event event) {
   ++forgotten_;
 }
 
-std::vector<Event> EventLog::events(const std::optional<std::string>& kind, std::optional<double> since_s) const {
+std::vector<Event> EventLog::events(const std::optional<std::string>& kind, std::optional<UnixTime> since_s) const {
   const std::lock_guard lock(mutex_);
   std::vector<Event> found;
   for (const Event& event : events_)

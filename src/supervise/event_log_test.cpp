@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <thread>
 
@@ -25,6 +26,9 @@ TEST_CASE("events come back in order, by kind and by time") {
   CHECK(log.events("worker_died").size() == 2);
   CHECK(log.events("worker_died", all[0].time_s).at(0).node == "node2");
   CHECK(log.events({}, all[2].time_s).empty());
+  using std::chrono::system_clock;
+  CHECK(log.events({}, system_clock::now() - std::chrono::hours(1)).size() == 3);
+  CHECK(log.events({}, system_clock::now() + std::chrono::hours(1)).empty());
 }
 
 TEST_CASE("the oldest are forgotten, but not in the file") {

@@ -69,6 +69,30 @@ TEST_CASE("a work function that throws is told as it is, and the worker is new")
   CHECK(worker.recv() == Value(7));
 }
 
+TEST_CASE("whatever on_interrupt throws, the destructor of a busy supervised worker ends it and throws nothing") {
+  for (const bool standard : {true, false}) {
+    CAPTURE(standard);
+    bool thrown = false;
+    pid_t pid = 0;
+    {
+      const auto on_interrupt = [&] {
+        if (pid == 0) return;
+        thrown = true;
+        standard ? throw std::runtime_error("an interrupt") : throw 42;
+      };
+      const auto work = [](Handle&) {
+        signal(SIGINT, SIG_IGN);
+        for (;;) pause();
+      };
+      SupervisedWorker worker([&] { return Worker(work, {.on_interrupt = on_interrupt}); },
+                              {.on_interrupt = on_interrupt});
+      pid = worker.worker().pid();
+    }
+    CHECK(thrown);
+    CHECK(kill(pid, 0) == -1);
+  }
+}
+
 TEST_CASE("what cannot be replaced is tried as often as the policy allows") {
   int starts = 0;
   const auto start = [&]() -> Worker {

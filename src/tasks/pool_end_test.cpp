@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,6 +116,50 @@ TEST_CASE("a view and the futures of a pool that was destroyed can still be aske
   CHECK_THROWS_WITH_AS((void)view.with({}), doctest::Contains("the pool is gone"), UsageError);
   CHECK(future.ready());
   CHECK_FALSE(future.cancel());
+}
+
+TEST_CASE("a view that was moved, also out of its pool, can be used further") {
+  Pool pool(1);
+  PoolView view = pool.with({.retries = 1});
+  PoolView other = std::move(view);
+  CHECK(other.submit<int>("test_echo", 1).get() == 1);
+  CHECK(view.submit<int>("test_echo", 2).get() == 2);
+  other = std::move(pool);
+  CHECK(other.submit<int>("test_echo", 3).get() == 3);
+  CHECK(pool.submit<int>("test_echo", 4).get() == 4);
+}
+
+TEST_CASE("whatever on_interrupt throws, the destructor of a busy pool ends its workers and throws nothing") {
+  for (const bool standard : {true, false}) {
+    CAPTURE(standard);
+    const TestFolder folder;
+    bool thrown = false;
+    pid_t pid = 0;
+    {
+      WorkerOptions options;
+      options.on_interrupt = [&] {
+        if (pid == 0) return;
+        thrown = true;
+        standard ? throw std::runtime_error("an interrupt") : throw 42;
+      };
+      std::vector<Worker> workers;
+      workers.emplace_back(
+          [](Handle& handle) {
+            signal(SIGINT, SIG_IGN);
+            serve_calls(handle);
+          },
+          options);
+      Pool pool(std::move(workers));
+      const auto future = pool.submit<void>("test_wait", folder.file("begun"), folder.file("never"));
+      wait_until("the begin of the task", [&] {
+        REQUIRE_FALSE(future.ready());
+        return folder.has("begun");
+      });
+      pid = static_cast<pid_t>(pool.workers().at(0).pid);
+    }
+    CHECK(thrown);
+    CHECK(kill(pid, 0) == -1);
+  }
 }
 
 TEST_CASE("a forked child cannot use its parent's pool, and the pool goes on in the parent") {

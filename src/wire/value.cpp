@@ -176,7 +176,8 @@ List& Value::list() & {
   require(Kind::list, "a list");
   return *data_.list;
 }
-List Value::list() && { return std::move(list()); }
+TakenOut<List> Value::list() && { return std::move(list()); }
+TakenOut<List> Value::list() const&& { return list(); }
 const Map& Value::map() const& {
   require(Kind::map, "a map");
   return *data_.map;
@@ -185,7 +186,10 @@ Map& Value::map() & {
   require(Kind::map, "a map");
   return *data_.map;
 }
-Map Value::map() && { return std::move(map()); }
+TakenOut<Map> Value::map() && { return std::move(map()); }
+TakenOut<Map> Value::map() const&& { return map(); }
+TakenOut<Map> Value::items() && { return std::move(map()); }
+TakenOut<Map> Value::items() const&& { return map(); }
 const Array& Value::array() const& {
   require(Kind::array, "an array");
   return *data_.array;
@@ -279,25 +283,25 @@ bool Value::erase(const Value& key) {
   return std::erase_if(map(), [&](const auto& entry) { return entry.first == key; }) > 0;
 }
 
-ValueIterator<Value> Value::begin() {
+ValueIterator<Value> Value::begin() & {
   if (is_null()) return {};
   if (is_map()) return ValueIterator<Value>(data_.map->data());
   require(Kind::list, "a list or a map");
   return ValueIterator<Value>(data_.list->data());
 }
-ValueIterator<Value> Value::end() {
+ValueIterator<Value> Value::end() & {
   if (is_null()) return {};
   if (is_map()) return ValueIterator<Value>(data_.map->data() + data_.map->size());
   require(Kind::list, "a list or a map");
   return ValueIterator<Value>(data_.list->data() + data_.list->size());
 }
-ValueIterator<const Value> Value::begin() const {
+ValueIterator<const Value> Value::begin() const& {
   if (is_null()) return {};
   if (is_map()) return ValueIterator<const Value>(std::as_const(*data_.map).data());
   require(Kind::list, "a list or a map");
   return ValueIterator<const Value>(std::as_const(*data_.list).data());
 }
-ValueIterator<const Value> Value::end() const {
+ValueIterator<const Value> Value::end() const& {
   if (is_null()) return {};
   if (is_map()) return ValueIterator<const Value>(std::as_const(*data_.map).data() + data_.map->size());
   require(Kind::list, "a list or a map");

@@ -63,7 +63,8 @@ int run_work_function(const WorkFunction& work, Channel channel) {
   } catch (const WorkFailure& failure) {
     send_failure(handle.channel(), failure);
   } catch (const EndOfStream& end) {
-    if (handle.ended()) return EXIT_SUCCESS;  // the coordinator has closed, so the work is done
+    // The coordinator has closed, so the work is done. A handle that the work has moved cannot tell.
+    if (!handle.channel().valid() || handle.channel().ended()) return EXIT_SUCCESS;
     send_failure(handle.channel(), {type_name(end), end.what(), last_throw_stack()});
   } catch (const std::exception& error) {
     send_failure(handle.channel(), {type_name(error), error.what(), last_throw_stack()});
