@@ -31,7 +31,7 @@ void overwrite_value(char* entry, std::string_view name, std::size_t bytes) {
 }
 
 // Returns the part of this process's memory that the kernel filled with the environment; empty if that is not known.
-std::span<char> first_environment() {
+std::span<char> find_first_environment() {
   const std::string status = system::read_small_file("/proc/self/stat");
   const std::size_t name_end = status.rfind(')');
   if (name_end == std::string::npos) return {};
@@ -43,6 +43,12 @@ std::span<char> first_environment() {
   fields >> start >> end;
   if (!fields || start == 0 || end < start) return {};
   return {reinterpret_cast<char*>(start), end - start};  // NOLINT(performance-no-int-to-ptr): the kernel's own number
+}
+
+// It is where it was in the process that forked this one.
+std::span<char> first_environment() {
+  static const std::span<char> found = find_first_environment();
+  return found;
 }
 
 }  // namespace
@@ -84,6 +90,8 @@ std::span<unsigned char> Secret::get() const {
   std::array<unsigned char, limits::wiped_stack_bytes> room;
   explicit_bzero(room.data(), room.size());
 }
+
+void prepare_to_wipe_environment() { (void)first_environment(); }
 
 void wipe_from_environment(std::string_view name) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)

@@ -29,5 +29,7 @@ void wipe_stack();
 /// Removes a variable from the environment, and overwrites its value there and in the block that the process started
 /// with, which /proc/self/environ shows. No other thread may read the environment meanwhile.
 void wipe_from_environment(std::string_view name);
+/// Finds that block, so that the processes which this one forks need not look for it.
+void prepare_to_wipe_environment();
 
 }  // namespace miniray

@@ -10,6 +10,7 @@
 #include "base/crash.hpp"
 #include "base/fork_safety.hpp"
 #include "base/log.hpp"
+#include "base/secret.hpp"
 #include "base/stack_text.hpp"
 #include "base/system.hpp"
 #include "channel/authentication.hpp"
@@ -66,6 +67,7 @@ LocalProcess::LocalProcess(pid_t pid, Ties ties)
 std::unique_ptr<LocalProcess> LocalProcess::fork(const ForkOptions& options, std::span<const int> keep,
                                                  const std::function<int()>& child_main) {
   prepare_crash_stacks();
+  prepare_to_wipe_environment();
   const OpenMpAfterFork openmp;
   check_fork_is_safe(options, openmp);
   auto [ties, lifeline] = make_ties();
