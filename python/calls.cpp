@@ -369,14 +369,13 @@ void answer_calls(Handle& handle) {
     const nb::gil_scoped_acquire gil;
     delete held;
   };
-  handle.set_call_server(
-      [drop, callee = std::shared_ptr<PythonCallee>()](Handle& asked, const Message& call) mutable {
-        if (!callee) {
-          const nb::gil_scoped_acquire gil;
-          callee = std::shared_ptr<PythonCallee>(new PythonCallee(asked), drop);
-        }
-        answer_call(asked.channel(), call, *callee);
-      });
+  handle.set_call_server([drop, callee = std::shared_ptr<PythonCallee>()](Handle& asked, const Message& call) mutable {
+    if (!callee) {
+      const nb::gil_scoped_acquire gil;
+      callee = std::shared_ptr<PythonCallee>(new PythonCallee(asked), drop);
+    }
+    answer_call(asked.channel(), call, *callee);
+  });
 }
 
 namespace {
