@@ -211,7 +211,9 @@ Value RegistryCallee::map(CallOrder& order) const {
   ItemFailures failures;
   for (std::size_t i = 0; i < items.size(); ++i) {
     try {
-      values[i] = call(name, order.star ? std::move(items[i]).list() : List(1, std::move(items[i])));
+      List arguments = order.star ? std::move(items[i]).list() : List();
+      if (!order.star) arguments.push_back(std::move(items[i]));
+      values[i] = call(name, std::move(arguments));
     } catch (const ThrowProbe&) {
     } catch (...) {  // making a stack readable takes long, and the caller shows the first failure
       failures.emplace_back(i, failure_now(failures.empty() ? last_throw_stack() : ""));
