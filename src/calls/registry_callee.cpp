@@ -204,17 +204,6 @@ Value RegistryCallee::call_within(const Value& memory_bytes, std::string_view na
   }
 }
 
-namespace {
-
-// Returns a list of one item that nothing else refers to, so that the function may write to it in place.
-List alone(Value item) {
-  List list;
-  list.push_back(std::move(item));
-  return list;
-}
-
-}  // namespace
-
 Value RegistryCallee::map(CallOrder& order) const {
   const std::string& name = name_in(order);
   List& items = arguments_in(order, name);
@@ -222,7 +211,9 @@ Value RegistryCallee::map(CallOrder& order) const {
   ItemFailures failures;
   for (std::size_t i = 0; i < items.size(); ++i) {
     try {
-      values[i] = call(name, order.star ? std::move(items[i]).list() : alone(std::move(items[i])));
+      List arguments = order.star ? std::move(items[i]).list() : List();
+      if (!order.star) arguments.push_back(std::move(items[i]));
+      values[i] = call(name, std::move(arguments));
     } catch (const ThrowProbe&) {
     } catch (...) {  // making a stack readable takes long, and the caller shows the first failure
       failures.emplace_back(i, failure_now(failures.empty() ? last_throw_stack() : ""));
