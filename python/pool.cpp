@@ -198,8 +198,8 @@ class PoolCore : public TaskDriver {
     function.name = std::move(name);
   }
 
-  // The number is 0; or, of a chunk of a map, one from next_number(): whoever is interrupted in here knows what to
-  // cancel.
+  // The number is 0; or, of a chunk of a map, one from next_number(). The chunk's `submitted` becomes true: a signal's
+  // handler may raise as soon as this returns, and then tells whoever catches that whether an outcome will come.
   std::int64_t submit_call(const FunctionHandle& function, nb::handle arguments, nb::handle keywords,
                            const TermsHandle& terms, nb::handle memory, nb::handle owner, nb::handle needs,
                            nb::handle pack, std::int64_t number) {
@@ -268,6 +268,7 @@ class PoolCore : public TaskDriver {
     task.owner = owner.ptr();
     if (!submit(std::move(task))) throw std::runtime_error("cannot schedule new futures after shutdown");
     hold(owner);  // the outcome cannot be taken before: that needs the GIL, too
+    if (number != 0) owner.attr("submitted") = true;
     return used;
   }
 

@@ -48,25 +48,42 @@ def test_ctrl_c_at_any_moment(moment: int, tmp_path: Path) -> None:
     assert "terminate called" not in ended.errors
 
 
-def test_ctrl_c_right_after_a_chunk_of_a_map_was_submitted(tmp_path: Path) -> None:
-    """The map knows the chunk when its outcome comes, and the pool goes on."""
-    body = """
-    from miniray._pool_map import Mapping
-    submit = Mapping._submit
-    def submit_and_interrupt(*arguments):
-        submit(*arguments)
-        signal.raise_signal(signal.SIGINT)
-    with Pool(1) as pool:
-        Mapping._submit = submit_and_interrupt
-        try:
-            pool.map(abs, [-1])
-        except KeyboardInterrupt:
-            Mapping._submit = submit
-            print(list(pool.map(abs, [-2])))
-    """
+# What a signal's handler raises while a map sends its items: it reaches the program, and the pool goes on.
+DURING_A_MAP = """
+from miniray._pool_map import Mapping
+class Raised(Exception): pass
+def raise_it(*_): raise Raised
+signal.signal(signal.SIGALRM, raise_it)
+class Signals:
+    def __reduce__(self):
+        signal.raise_signal(signal.NUMBER)
+        return int, ()
+submit = Mapping._submit
+def submit_and_signal(*arguments):
+    submit(*arguments)
+    signal.raise_signal(signal.NUMBER)
+with Pool(1) as pool:
+    ITEMS
+    try:
+        print(list(pool.map(abs, items)))
+    except (KeyboardInterrupt, Raised) as error:
+        Mapping._submit = submit
+        print(type(error).__name__, list(pool.map(abs, [-2])))
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
+@pytest.mark.parametrize(
+    "items",
+    ["items = [-1]; Mapping._submit = submit_and_signal", "items = [Signals()]", "items = [1, 2, Signals()]"],
+    ids=["right after a chunk was submitted", "while an item is pickled", "while items are pickled"],
+)
+def test_a_signal_in_the_middle_of_a_map(items: str, number: str, tmp_path: Path) -> None:
+    body = DURING_A_MAP.replace("ITEMS", items).replace("NUMBER", number)
     with Terminal(tmp_path, program(body)) as terminal:
         ended = terminal.end()
-    assert (ended.status, ended.output, ended.errors) == (0, "[2]\n", "")
+    raised = "KeyboardInterrupt" if number == "SIGINT" else "Raised"
+    assert (ended.status, ended.output, ended.errors) == (0, f"{raised} [2]\n", "")
 
 
 CAUGHT = {

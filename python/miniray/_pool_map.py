@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -140,7 +142,7 @@ class Mapping:
         if cancel:
             self._fail(CancelledError("the pool was shut down before all items had gone out"))
         else:
-            self._go_on()
+            self._go_on_or_fail()
 
     def stop_iterating(self) -> None:
         """Somebody waits for the end of the pool. An iterator may have no end, so no more is taken from it."""
@@ -153,10 +155,12 @@ class Mapping:
         self._flow.begin(chunk.number, first, len(items), tries)  # first: Ctrl-C may come right after the submission
         try:
             self._submit(items, chunk)
-        except KeyboardInterrupt:  # the chunk may have been submitted, so it stays under way; the map is abandoned
-            raise
-        except BaseException as failure:  # of an item that is pickled, SystemExit for one
+        except BaseException as failure:  # of an item that is pickled, SystemExit for one; or of a signal's handler
+            if chunk.submitted:  # its outcome will come
+                raise
             self._flow.withdraw(chunk.number)
+            if isinstance(failure, KeyboardInterrupt) or _is_of_a_signal(failure):
+                raise
             if len(items) > 1:  # perhaps only one of them cannot be sent
                 for index, item in enumerate(items):
                     self._send([item], first + index, tries)
@@ -211,7 +215,7 @@ class Mapping:
                     self._send([chunk.items[index]], first + index, tries + 1)
                 else:
                     self._arrive(first + index, [value], {0: errors[index]} if index in errors else {})
-        self._go_on()
+        self._go_on_or_fail()
 
     def _read_values(self, count: int, what: Any, worker: str) -> tuple[list[Any], dict[int, BaseException]]:
         shelf = self._driver.definitions
@@ -230,9 +234,12 @@ class Mapping:
         if self._feeder is not None:
             with self._condition:
                 self._condition.notify_all()
-            return
-        try:
+        else:
             self._feed()
+
+    def _go_on_or_fail(self) -> None:
+        try:
+            self._go_on()
         except Exception as error:
             self._fail(error)
 
@@ -346,6 +353,12 @@ def _dropped(mapping: Mapping | None) -> None:
         mapping._abandon_surely()
 
 
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Return whether a signal's handler has raised this, in the middle of something else."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def _not_an_end(error: BaseException) -> BaseException:
     """StopIteration out of an iterator would say that there are no more results."""
     if not isinstance(error, StopIteration):
@@ -363,10 +376,11 @@ def _is_failure(failed: Any, count: int) -> bool:
 class _Chunk:
     """Items that travel together. The core gives it back with their outcome."""
 
-    __slots__ = ("items", "mapping", "number")
+    __slots__ = ("items", "mapping", "number", "submitted")
 
     def __init__(self, mapping: Mapping, items: list[Any], number: int) -> None:
         self.mapping, self.items, self.number = mapping, items, number
+        self.submitted = False  # the core sets it
 
     def settle(self, kind: str, what: Any, worker: str | None, size: int, extra: Any) -> None:
         self.mapping.settle(self, kind, what, worker, size, extra)

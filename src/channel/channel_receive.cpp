@@ -327,6 +327,7 @@ void Channel::State::wait_for_more(const Deadline& deadline) {
     const int events =
         system::poll_one(socket.get(), static_cast<short>(POLLIN | out), deadline.poll_ms(limits::wait_slice_ms));
     if (events > 0 && (events & POLLOUT) != 0) flush_if_possible();
+    if (events > 0 && (events & ~POLLOUT) != 0) (void)fill(system::Block::no);
     if (events > 0) return;
   }
   interrupted();  // also after a slice without a signal, because a signal may have come just before the wait

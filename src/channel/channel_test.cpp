@@ -36,6 +36,15 @@ TEST_CASE("a peer that speaks something else is refused, and stays refused") {
   close(socket);
 }
 
+TEST_CASE("a receive with a time-out takes what has arrived at once, also if nothing spins") {
+  ChannelOptions options = checked;
+  options.spin_us = 0;
+  auto [here, there] = Channel::pair(options);
+  here.send("come");
+  constexpr double for_ever_s = 1e6;  // longer than this test may take
+  CHECK(there.recv({.timeout_s = for_ever_s}) == "come");
+}
+
 TEST_CASE("after a malformed body, the channel can still be used") {
   auto [channel, socket] = channel_and_socket();
   const std::string bad("MR\0\1\0\0\0\0\4\0\0\0\0\0\0\0nul!", 20);
