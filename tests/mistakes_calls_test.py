@@ -15,7 +15,7 @@ import pytest
 from waiting import until
 
 import miniray
-from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker
+from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker, wait_any
 
 
 class Counter:
@@ -196,12 +196,13 @@ def test_another_thread_is_refused(worker: Any) -> None:
         waiting.join()
 
 
-def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
+@pytest.mark.parametrize("use", [lambda worker: worker.send(1), lambda worker: wait_any([worker], 0)])
+def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any, use: Any) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            worker.send(1)
+            use(worker)
         except BaseException as error:
             os.write(writing, f"{type(error).__name__}: {error}".encode())
         os._exit(0)
