@@ -216,6 +216,23 @@ def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any, use: Any
     )
 
 
+def test_a_wait_that_was_refused_leaves_nothing_to_the_next(worker: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            (quiet, _peer), (ready, sender) = miniray.Channel.pair(), miniray.Channel.pair()
+            sender.send(1)
+            assert wait_any([quiet], 0) == []
+            with pytest.raises(miniray.UsageError):
+                wait_any([ready, worker], 0)
+            assert wait_any([quiet], 0) == []
+            assert wait_any([ready], 0) == [ready]
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.parametrize("options", [{}, {"restart": RestartPolicy()}], ids=["plain", "supervised"])
 def test_a_pools_worker_is_the_pools(options: dict[str, Any]) -> None:
     """It used to end the whole program."""
