@@ -122,7 +122,8 @@ class ObjectWalk {
     const char* text = PyUnicode_AsUTF8AndSize(object, &size);
     if (text == nullptr) {
       PyErr_Clear();
-      throw UnsendableAt("a str that is not valid Unicode (" + repr(object) + ")", "send bytes");
+      throw UnsendableAt("a str that is not valid Unicode (" + repr(object) + ")",
+                         "send bytes; of a file name, os.fsencode(it)");
     }
     writer_.string({text, static_cast<std::size_t>(size)});
   }

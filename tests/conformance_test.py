@@ -251,7 +251,12 @@ REFUSED = [
     ({"n": 2**64}, OverflowError, 'cannot send an int that does not fit 64 bits at msg["n"]: send it as a str'),
     ({"n": -(2**63) - 1}, OverflowError, 'cannot send an int that does not fit 64 bits at msg["n"]: send it as a str'),
     ([*range(100), 2**64], OverflowError, "cannot send an int that does not fit 64 bits at msg[100]: send it as a str"),
-    ({"x": "\ud800"}, TypeError, "cannot send a str that is not valid Unicode ('\\ud800') at msg[\"x\"]: send bytes"),
+    (
+        {"x": "\ud800"},
+        TypeError,
+        "cannot send a str that is not valid Unicode ('\\ud800') at msg[\"x\"]: send bytes; of a file name, "
+        "os.fsencode(it)",
+    ),
     (
         {(1, 2): 3},
         TypeError,

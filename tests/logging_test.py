@@ -43,6 +43,7 @@ def test_a_pool_tells_of_deaths_and_retries(caplog: pytest.LogCaptureFixture, tm
     assert "SIGKILL" in died.getMessage()
     assert died.getMessage().startswith("worker_died on ")
     [retried] = of(caplog, "task_retried")
+    assert r"the first time\x1b[2J" in retried.event.text  # type: ignore[attr-defined]
     assert (retried.levelno, r"the first time\x1b[2J" in retried.getMessage()) == (logging.INFO, True)
     assert {record.levelno for record in of(caplog, "worker_started")} == {logging.DEBUG}
     assert len(of(caplog, "worker_started")) == 2

@@ -15,7 +15,7 @@ import pytest
 from waiting import until
 
 import miniray
-from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker
+from miniray import Cluster, NodeConfig, Pool, RestartPolicy, Worker, wait_any
 
 
 class Counter:
@@ -196,12 +196,13 @@ def test_another_thread_is_refused(worker: Any) -> None:
         waiting.join()
 
 
-def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
+@pytest.mark.parametrize("use", [lambda worker: worker.send(1), lambda worker: wait_any([worker], 0)])
+def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any, use: Any) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            worker.send(1)
+            use(worker)
         except BaseException as error:
             os.write(writing, f"{type(error).__name__}: {error}".encode())
         os._exit(0)
@@ -213,6 +214,23 @@ def test_a_forked_child_has_no_say_over_its_parents_worker(worker: Any) -> None:
         f"UsageError: the channel to {worker.name} belongs to the process that made it, and this process is a child of "
         "that one. Start a worker in this process, or use its handle if it is a worker itself"
     )
+
+
+def test_a_wait_that_was_refused_leaves_nothing_to_the_next(worker: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            (quiet, _peer), (ready, sender) = miniray.Channel.pair(), miniray.Channel.pair()
+            sender.send(1)
+            assert wait_any([quiet], 0) == []
+            with pytest.raises(miniray.UsageError):
+                wait_any([ready, worker], 0)
+            assert wait_any([quiet], 0) == []
+            assert wait_any([ready], 0) == [ready]
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"restart": RestartPolicy()}], ids=["plain", "supervised"])

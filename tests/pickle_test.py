@@ -190,6 +190,17 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
+def nested(levels: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(levels - 1):
+        made = [made]
+    return made
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["itself"] = CYCLE
+
+
 @pytest.mark.parametrize(
     ("argument", "what"),
     [
@@ -199,6 +210,17 @@ class Colour(enum.IntEnum):
         ({(1, 2): 3}, "a tuple as a key can only be sent"),
         (square, "the function square can only be sent as a pickle, which pickle=False forbids: pass its name"),
         (2**64, "an int can only be sent as a pickle, which pickle=False forbids: send it as a str"),
+        (
+            {"name": "caf\udce9"},
+            r"a str that is not valid Unicode ('caf\udce9') at ['name'] can only be sent as a pickle, which "
+            "pickle=False forbids: send bytes; of a file name, os.fsencode(it), or use pickle=True",
+        ),
+        (
+            nested(500),
+            "a list nested deeper than 256 levels can only be sent as a pickle, which pickle=False forbids: does it "
+            "contain itself? Make it flatter, or use pickle=True",
+        ),
+        (CYCLE, "a dict nested deeper than 256 levels can only be sent as a pickle"),
         (Colour.RED, "a Colour can only be sent as a pickle, which pickle=False forbids: send it.value"),
         (numpy.array(["x"]), "an array of <U1 can only be sent as a pickle, which pickle=False forbids: convert it to"),
         (numpy.float32(1), "a float32 can only be sent as a pickle, which pickle=False forbids: send it.item()"),

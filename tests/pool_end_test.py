@@ -8,6 +8,7 @@ import gzip
 import logging
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -328,6 +329,24 @@ def test_the_key_of_a_pools_server_is_shown_to_nobody(capfd: pytest.CaptureFixtu
     said = "".join(capfd.readouterr())
     assert not any(key in said for key in keys)
     assert not re.search("[0-9a-f]{64}", repr(source._key))
+
+
+def test_a_task_whose_pools_server_is_killed_says_so(tmp_path: Path) -> None:
+    """A local pool has no ssh that could have failed."""
+    begun = tmp_path / "begun"
+    with Pool(1) as pool:
+        future = pool.submit(task_functions.append_line_and_sleep, str(begun))
+        until(begun.exists, what="the task")
+        server: Any = pool._driver.source
+        os.kill(server._server.pid, signal.SIGKILL)
+        with pytest.raises(miniray.WorkerDied) as caught:
+            future.result(PATIENCE_S)
+        assert (
+            "is gone with the server process on this machine that had started it, which ended without notice (was it "
+            "killed? dmesg shows whether memory ran out)" in str(caught.value)
+        )
+        assert "ssh" not in str(caught.value)
+        assert pool.submit(task_functions.square, 3).result(PATIENCE_S) == 9
 
 
 # --- A child of fork() ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ struct Event {
   std::string kind = {};    ///< "worker_died", "node_back": docs/supervision.md lists them
   std::string node = {};    ///< the node that the event is about; empty if there is none
   std::string worker = {};  ///< the worker that the event is about; empty if there is none
-  std::string text = {};    ///< a sentence for people
+  std::string text = {};    ///< a sentence for people; a log escapes control characters in it (\x1b)
   Value details = {};       ///< more facts for programs; null if there are none
   /// Returns the event as write_to() writes it, without the end of the line.
   [[nodiscard]] std::string json() const;

@@ -130,9 +130,10 @@ def require_plain(thing: Any) -> None:
 
 
 def _first_that_is_not_plain(thing: Any) -> tuple[str, Any]:
-    """Return where the first object is that a message cannot hold exactly (" at [0]['x']"), and the object."""
+    """Return where the first object is that a message cannot hold exactly (" at [0]['x']"), and the object. It is a
+    dict or a list only if the whole is nested too deeply, and then it has no place."""
     place = ""
-    for _ in range(_DEPTH_MAX):
+    for _ in range(_core.limits.depth_max):
         if type(thing) is dict:
             key = next((key for key in thing if not _core._is_plain(key)), None)
             if key is not None:
@@ -146,7 +147,7 @@ def _first_that_is_not_plain(thing: Any) -> tuple[str, Any]:
         if found is None:
             break
         place, thing = place + found[0], found[1]
-    return (f" at {place}" if place else ""), thing
+    return (f" at {place}" if place and type(thing) not in (dict, list) else ""), thing
 
 
 def require_plain_parts(parts: Any) -> None:
@@ -160,7 +161,13 @@ def refuse_to_pickle(thing: Any) -> NoReturn:
 
 def _only_a_pickle(at: str, thing: Any) -> str:
     cure = f"{_plain_cure(thing)}, or use pickle=True"
-    what = f"an array of {thing.dtype}" if _is_array(thing) else name_of(thing)
+    what = name_of(thing)
+    if _is_array(thing):
+        what = f"an array of {thing.dtype}"
+    elif type(thing) is str:
+        what = f"a str that is not valid Unicode ({thing!r})"
+    elif type(thing) in (dict, list):
+        what = f"{what} nested deeper than {_core.limits.depth_max} levels"
     return f"{what}{at} can only be sent as a pickle, which pickle=False forbids: {cure}"
 
 
@@ -175,6 +182,10 @@ def _plain_cure(thing: Any) -> str:
         return "pass its name, and have the worker import it"
     if type(thing) is int:
         return "send it as a str"  # it has more than 64 bits
+    if type(thing) is str:  # a message has UTF-8
+        return "send bytes; of a file name, os.fsencode(it)"
+    if type(thing) in (dict, list):
+        return "does it contain itself? Make it flatter"
     if _is_array(thing):
         return "convert it to a numeric dtype in this machine's byte order"
     return _REMEDIES["builtins.type"] if isinstance(thing, type) else _remedy(thing)

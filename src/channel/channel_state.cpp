@@ -24,11 +24,15 @@ int spin_budget_us(const std::optional<int>& asked) {
 
 std::uint64_t channel_departures() { return closed_channels.load(std::memory_order_relaxed); }
 
-Channel::State::InUse::InUse(State& state) : state_(state) {
-  if (state.generation_ != process_generation())
-    throw UsageError("the channel to " + state.options.peer +
+void Channel::State::require_ours() const {
+  if (generation_ != process_generation())
+    throw UsageError("the channel to " + options.peer +
                      " belongs to the process that made it, and this process is a child of that one. Start a worker in "
                      "this process, or use its handle if it is a worker itself");
+}
+
+Channel::State::InUse::InUse(State& state) : state_(state) {
+  state.require_ours();
   if (state.in_use_.exchange(true, std::memory_order_acquire))
     throw UsageError(
         "the channel to " + state.options.peer +

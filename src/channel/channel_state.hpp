@@ -62,6 +62,8 @@ class Channel::State {
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] int end_error() const { return end_error_; }
   [[nodiscard]] bool cut() const { return cut_; }
+  /// Throws UsageError in a process that inherited the channel by a fork.
+  void require_ours() const;
 
   ChannelOptions options;
   Fd socket;

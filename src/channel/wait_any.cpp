@@ -34,6 +34,7 @@ bool WaitSet::is_ours() const { return generation_ == process_generation(); }
 
 // A channel is in one set at a time. If another thread waits for it, that wait throws.
 void WaitSet::add(Channel::State& channel) {
+  channel.require_ours();
   if (WaitSet* const other = channel.wait.set) {
     other->channel_taken_ = other->channel_taken_ || other->waiting_;
     other->drop_locked(channel);
@@ -76,7 +77,8 @@ void WaitSet::watch(std::span<Channel* const> channels) {
   const bool same =
       channels.size() == watched_.size() && std::memcmp(channels.data(), watched_.data(), channels.size_bytes()) == 0;
   if (same && !changed_) return;
-  ++stamp_;  // members that do not get this stamp are not in `channels`, and are dropped
+  changed_ = true;  // until all is done: add() may throw
+  ++stamp_;         // members that do not get this stamp are not in `channels`, and are dropped
   for (std::size_t i = 0; i < channels.size(); ++i) {
     Channel::State& channel = *channels[i]->state_;
     if (channel.wait.set != this) add(channel);

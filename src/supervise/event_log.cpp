@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/shown_text.hpp"
 #include "miniray/error.hpp"
 #include "wire/json_text.hpp"
 
@@ -38,6 +39,7 @@ EventLog::~EventLog() = default;
 
 void EventLog::add(Event event) {
   if (event.kind.empty()) throw UsageError("the kind of an event is empty; give it a word, such as worker_died");
+  event.text = shown(event.text, Colours::escape);  // it may quote what a worker sent, and people print it
   const std::lock_guard lock(mutex_);
   last_s_ = event.time_s = std::max(wall_clock_s(), last_s_ + tick_s);  // in order, even if the clock goes backwards
   write(event);

@@ -31,6 +31,12 @@ TEST_CASE("events come back in order, by kind and by time") {
   CHECK(log.events({}, system_clock::now() + std::chrono::hours(1)).empty());
 }
 
+TEST_CASE("control characters in a text are escaped, and lines and tabs are kept") {
+  EventLog log;
+  log.add({.kind = "a", .text = "it raised ValueError: a\x1b[31m\n\tb\\x1b"});
+  CHECK(log.events().at(0).text == "it raised ValueError: a\\x1b[31m\n\tb\\x1b");
+}
+
 TEST_CASE("the oldest are forgotten, but not in the file") {
   char path[] = "/tmp/miniray-test-XXXXXX";
   const int descriptor = mkstemp(path);

@@ -50,10 +50,11 @@ DeathCertificate read_ending(const Value& news) {
   return ending;
 }
 
-RemoteProcess::RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms)
+RemoteProcess::RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms, bool same_machine)
     : pid_(pid),
       where_(std::move(where)),
       unreachable_ms_(unreachable_ms),
+      same_machine_(same_machine),
       tunnelled_(system::is_unix_socket(control.fileno()) && !where_.starts_with('@')),
       control_(control_channel(std::move(control), where_, unreachable_ms)) {}
 
@@ -95,6 +96,10 @@ void RemoteProcess::read_control() {
     // A reset or a broken pipe comes from the host of the server, so the host is alive. Other errors mean silence.
     const bool silent =
         control_.end_error() != 0 && control_.end_error() != ECONNRESET && control_.end_error() != EPIPE;
+    if (same_machine_)
+      return set_lost(
+          "is gone with the server process on this machine that had started it, which ended without notice (was it "
+          "killed? dmesg shows whether memory ran out)");
     if (tunnelled_)
       return set_lost("is unreachable: the ssh connection to " + where_ +
                       " has ended, or the worker server there has ended without notice (was it killed?)");

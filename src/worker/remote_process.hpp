@@ -24,7 +24,8 @@ class ControlTurn {
 
 class RemoteProcess : public WorkerProcess {
  public:
-  RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms);
+  /// `same_machine` says that nobody forwards the connection to the server, which runs on this machine.
+  RemoteProcess(SealedSocket control, pid_t pid, std::string where, int unreachable_ms, bool same_machine);
 
   [[nodiscard]] pid_t pid() const override { return pid_; }
   bool running() override;
@@ -45,6 +46,7 @@ class RemoteProcess : public WorkerProcess {
   pid_t pid_;
   std::string where_;
   int unreachable_ms_;
+  bool same_machine_;
   bool tunnelled_;
   Channel control_;
   std::optional<DeathCertificate> ending_;

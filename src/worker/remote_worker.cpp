@@ -69,7 +69,8 @@ std::unique_ptr<Worker::State> finish(ConnectorPair& pair) {
   const RemoteAddress& address = *pair.address;
   const auto pid = static_cast<pid_t>(pair.data->answer()["pid"].integer());
   const std::string where = server_name(address);
-  auto process = std::make_unique<RemoteProcess>(pair.control->take_socket(), pid, where, pair.unreachable_ms);
+  auto process = std::make_unique<RemoteProcess>(pair.control->take_socket(), pid, where, pair.unreachable_ms,
+                                                 address.options.same_machine);
   SealedSocket line = pair.data->take_socket();
   network::notice_dead_peer(line.fileno(), pair.unreachable_ms);
   WorkerOptions options = address.options.worker;
