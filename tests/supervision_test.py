@@ -328,6 +328,46 @@ def test_many_coroutines_find_one_death() -> None:
         assert worker.restarts == 1
 
 
+def end_of(worker: Any) -> None:
+    worker.kill()
+    worker.wait(PATIENCE_S)
+
+
+def test_who_awaits_an_answer_hears_of_a_death_that_a_call_has_found() -> None:
+    async def talk(worker: Any) -> list[Any]:
+        awaited = [worker.recv_async(timeout=PATIENCE_S) for _ in range(2)]
+        awaited += [worker.send_async(bytes(10_000_000)), worker.wait_async(PATIENCE_S)]
+        tasks = [asyncio.ensure_future(each) for each in awaited]
+        await asyncio.sleep(0)  # all have begun
+        end_of(worker)
+        with pytest.raises(WorkerRestarted):
+            worker.call_remote("abs", -1)
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
+
+    with Worker(lambda handle: threading.Event().wait(), shared_memory=False, restart=quick()) as worker:
+        told = asyncio.run(talk(worker))
+        assert [type(each) for each in told] == [WorkerRestarted] * 4
+        assert worker.restarts == 1
+
+
+def test_a_call_hears_of_a_death_that_an_awaited_receive_has_found() -> None:
+    async def talk(worker: Any) -> None:
+        call = asyncio.ensure_future(call_of(worker))
+        await asyncio.sleep(0)  # it has begun
+        end_of(worker)
+        with pytest.raises(WorkerRestarted):
+            await worker.recv_async()
+        with pytest.raises(WorkerRestarted):
+            await asyncio.wait_for(call, PATIENCE_S)
+
+    async def call_of(worker: Any) -> Any:
+        return await worker.call_async("time.sleep", 1000)
+
+    with Worker(restart=RestartPolicy(1, window_s=1000, backoff_s=0.01)) as worker:
+        asyncio.run(talk(worker))
+        assert kinds(worker.events) == ["worker_started", "worker_died", "worker_restarted"]
+
+
 def test_a_worker_that_its_own_function_refers_to_is_collected() -> None:
     def make() -> weakref.ref[Worker]:
         worker = Worker(adder, restart=quick(), on_restart=lambda _: worker.send(0))

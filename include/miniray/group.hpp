@@ -59,9 +59,10 @@ class GroupBroken : public Error {
 /// by Group::join() as its next message.
 /// If all workers are processes of this machine, it returns at once. Otherwise it waits until all ranks have joined and
 /// are connected to each other. Then it throws GroupBroken, which names ranks, addresses and causes, if some cannot
-/// connect; WorkerDied if a worker dies; TimeoutError, which names the missing ranks, after timeout_s. The ranks that
-/// have joined throw GroupBroken then, and the workers can be used further. Messages that a worker sent before it
-/// joined are kept for recv().
+/// connect; WorkerDied if a worker dies; TimeoutError, which names the missing ranks, after timeout_s. The other ranks
+/// throw GroupBroken then, in Group::join() if they have not joined yet, and the workers can be used further. Messages
+/// that a worker sent before it joined are kept for recv().
+/// If a worker cannot be invited, because it has died, the others are invited all the same, and hear of that.
 void create_group(std::span<Worker* const> workers, const CollectiveOptions& options = {});
 void create_group(std::span<Worker> workers, const CollectiveOptions& options = {});
 

@@ -61,7 +61,8 @@ class Supervision : public Recovery {
   [[noreturn]] void recover(Worker& worker) override;
 
   // One rung lower: the steps of recover(), for a caller that pauses in its own way. None of them pauses.
-  /// Returns how long to pause before the next attempt, in seconds; nullopt if the policy refuses.
+  /// Returns how long to pause before the next attempt, in seconds; nullopt if the policy refuses. Callers that ask
+  /// before that attempt is made share it: the policy counts one restart.
   [[nodiscard]] std::optional<double> pause_before_attempt(Worker& worker);
   /// Makes one attempt: replaces the process and calls `on_restart` with the new one. Returns false if it failed.
   bool attempt(Worker& worker);
@@ -88,7 +89,8 @@ class Supervision : public Recovery {
   std::exception_ptr end_;
   bool pending_ = false;
   bool recovered_ = false;
-  std::string failure_;  // why the last attempt failed
+  std::optional<double> due_pause_s_;  // before an attempt that was granted and not made yet
+  std::string failure_;                // why the last attempt failed
   std::string refusal_;
 };
 

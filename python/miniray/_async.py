@@ -16,18 +16,24 @@ from miniray.errors import WorkerDied, WorkerError
 _SLICE_S = _core.limits.wait_slice_ms / 1000
 
 
+class _Replaced(Exception):
+    """While a coroutine waited, another call has found the end of the worker's process, and replaced it."""
+
+
 async def recv(conversation: Any, max_size: int | None, timeout: float | None) -> Any:
+    process = _process(conversation)
     try:
-        return await _within(timeout, _recv(conversation, max_size), "nothing arrived")
-    except (WorkerDied, WorkerError) as error:
+        return await _within(timeout, _recv(conversation, process, max_size), "nothing arrived")
+    except (WorkerDied, WorkerError, _Replaced) as error:
         found = error
-    await _recover(conversation)
+    await _recover(conversation, process)
     raise found
 
 
-async def _recv(conversation: Any, max_size: int | None) -> Any:
+async def _recv(conversation: Any, process: int, max_size: int | None) -> Any:
     async with _turn(conversation, "_receiving"):
         while True:
+            _require(process, conversation)
             arrived, message = conversation._recv_some(max_size)
             if arrived:
                 return message
@@ -39,16 +45,18 @@ async def _recv(conversation: Any, max_size: int | None) -> Any:
 
 
 async def send(conversation: Any, message: Any) -> None:
+    process = _process(conversation)
     try:
-        return await _send(conversation, message)
-    except (WorkerDied, WorkerError) as error:
+        return await _send(conversation, process, message)
+    except (WorkerDied, WorkerError, _Replaced) as error:
         found = error
-    await _recover(conversation)
+    await _recover(conversation, process)
     raise found
 
 
-async def _send(conversation: Any, message: Any) -> None:
+async def _send(conversation: Any, process: int, message: Any) -> None:
     async with _turn(conversation, "_sending"):
+        _require(process, conversation)
         done = conversation._send_some(message)
         if done:
             return
@@ -56,16 +64,30 @@ async def _send(conversation: Any, message: Any) -> None:
         try:
             while not done:
                 await _ready_or_gone(conversation, descriptor, write=True)
+                _require(process, conversation)
                 conversation._pump()  # the other side may be waiting for us to read
                 done = conversation._flush_some()
         finally:
             os.close(descriptor)
 
 
-async def _recover(worker: Any) -> None:
-    """Recover a supervised worker; the loop runs during the pauses. Raises WorkerRestarted, or why it failed."""
-    supervision = getattr(worker, "_supervision", None)  # handles and channels have none
-    if supervision is None or not supervision.pending:
+def _process(conversation: Any) -> int:
+    """Return the number of the worker's process: how often it was replaced."""
+    supervision = getattr(conversation, "_supervision", None)  # handles and channels have none
+    return 0 if supervision is None else int(supervision.restarts)
+
+
+def _require(process: int, conversation: Any) -> None:
+    """Raise ``_Replaced`` if the worker has another process than this one."""
+    if _process(conversation) != process:
+        raise _Replaced
+
+
+async def _recover(worker: Any, process: int) -> None:
+    """Recover a supervised worker, unless another call has; the loop runs during the pauses. Raises WorkerRestarted, or
+    why it failed. Returns if the worker still has this process, and nothing to recover from."""
+    supervision = getattr(worker, "_supervision", None)
+    if supervision is None or (not supervision.pending and supervision.restarts == process):
         return
     async with _turn(worker, "_recovering"):  # coroutines that find the same end share one recovery
         while not supervision.recovered and (pause_s := supervision.pause_before_attempt(worker)) is not None:
@@ -176,17 +198,24 @@ class ReplyWatch:
 
 
 async def wait(worker: Any, timeout: float | None) -> int:
-    return int(await _within(timeout, _wait(worker), f"{worker.name} still runs"))
+    process = _process(worker)
+    try:
+        return int(await _within(timeout, _wait(worker, process), f"{worker.name} still runs"))
+    except _Replaced as replaced:
+        found = replaced
+    await _recover(worker, process)
+    raise found
 
 
-async def _wait(worker: Any) -> int:
+async def _wait(worker: Any, process: int) -> int:
     while worker.is_alive():
-        process, channel = os.dup(worker._process_fileno()), os.dup(worker.fileno())
+        watched, channel = os.dup(worker._process_fileno()), os.dup(worker.fileno())
         try:
-            await _ready(process, channel if not worker.ended else None, read=True)
+            await _ready(watched, channel if not worker.ended else None, read=True)
         finally:
-            os.close(process)
+            os.close(watched)
             os.close(channel)
+        _require(process, worker)
         worker._pump()  # it may be unable to end before its messages are read
     return int(worker.wait())
 

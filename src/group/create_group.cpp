@@ -38,15 +38,31 @@ List members_of(Workers workers) {
   return members;
 }
 
+// Invites every rank, also after it has failed for one: those that were not invited would hear nothing of that failure,
+// and wait until their time-out. Throws the first failure.
+template <class Invite>
+void invite_all(Workers workers, Invite invite) {
+  std::exception_ptr failure;
+  for (std::size_t rank = 0; rank < workers.size(); ++rank) {
+    try {
+      invite(rank);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 void create_on_one_machine(Workers workers, const CollectiveOptions& options) {
   const Fd memory = GroupSegment::make(GroupSegment::on_one_machine(workers.size()));
-  for (std::size_t rank = 0; rank < workers.size(); ++rank) {
+  const List members = members_of(workers);  // a supervised worker may get another process meanwhile
+  invite_all(workers, [&](std::size_t rank) {
     auto copy = std::make_shared<PassedDescriptor>(system::duplicate(memory.get()));
     workers[rank]->send({{invitation_key, Value{{"rank", rank},
-                                                {"members", Value(members_of(workers))},
+                                                {"members", Value(members)},
                                                 {"timeout_s", static_cast<double>(options.timeout_s)},
                                                 {"memory", PassedDescriptor::as_array(std::move(copy))}}}});
-  }
+  });
 }
 
 // Lets the ranks meet. A worker may have sent messages before it joins; they are put back for its user.
@@ -94,7 +110,8 @@ void Introduction::invite() {
   }
   const bool trusted = !coordinator.empty() && !any_sealed;
   const Key key = Key::random();
-  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+  invite_all(workers_, [&](std::size_t rank) {
+    states_[rank].step = Step::gone;
     workers_[rank]->send(
         {{invitation_key, Value{{"rank", rank},
                                 {"members", Value(members_of(workers_))},
@@ -107,7 +124,7 @@ void Introduction::invite() {
                                 {"last_port", options_.last_port},
                                 {"unreachable_ms", static_cast<int>(options_.unreachable_s * 1000)}}}});
     states_[rank].step = Step::invited;
-  }
+  });
 }
 
 // Receives one message of a rank, which is there. Returns whether it was about this group.

@@ -72,6 +72,21 @@ TEST_CASE("a rank that dies before it has joined makes the others fail") {
   CHECK(heard.find("rank 1 (worker " + std::to_string(workers[1].pid()) + ") has died") != std::string::npos);
 }
 
+TEST_CASE("all others hear of a rank that had died before the group was made, whether they come before it or after") {
+  for (const bool spread : {false, true}) {
+    CAPTURE(spread);
+    const RankFunction joins = [](Group&, Handle&) -> Value { return "joined"; };
+    std::vector<Worker> workers = spread ? spread_ranks("aba", joins) : ranks_of(3, joins);
+    workers[1].kill();
+    (void)workers[1].wait(60);
+    CHECK_THROWS_AS(create_group(workers), WorkerDied);
+    for (const std::size_t rank : {0UL, 2UL}) {
+      const std::string error = error_in(workers[rank].recv({.timeout_s = 60}));
+      CHECK_MESSAGE(error.find(workers[1].name()) != std::string::npos, error);
+    }
+  }
+}
+
 TEST_CASE("a rank that leaves makes the others fail") {
   const auto results = results_of(ranks_of(2, [](Group& group, Handle&) -> Value {
     if (group.rank() == 1) {

@@ -62,8 +62,8 @@ std::optional<double> Supervision::pause_before_attempt(Worker& worker) {
     const auto [text, cause] = described(end_);
     note(worker, "worker_died", text, {{"cause", cause}});
   }
-  std::optional<double> pause_s = budget_.take(static_cast<double>(now_ns()) / 1e9);
-  if (pause_s) return pause_s;
+  if (!due_pause_s_) due_pause_s_ = budget_.take(static_cast<double>(now_ns()) / 1e9);
+  if (due_pause_s_) return due_pause_s_;
   const std::string before =
       std::exchange(refusal_, budget_.refusal() + (failure_.empty() ? "" : ". The last time it failed: " + failure_));
   if (first_time || refusal_ != before) note(worker, "restart_refused", refusal_);
@@ -80,6 +80,7 @@ bool Supervision::failed(Worker& worker, const Error& error) {
 bool Supervision::attempt(Worker& worker) {
   MINIRAY_CHECK(end_, worker.name());
   if (recovered_) return true;  // another call has recovered the worker during the pause
+  due_pause_s_.reset();
   try {
     worker.adopt(replace_(worker));
   } catch (const UsageError&) {

@@ -149,6 +149,7 @@ TEST_CASE("the steps of a recovery, for a caller that pauses in its own way") {
   CHECK_THROWS_AS((void)worker.try_receive(), WorkerDied);  // never waits, so it does not recover
   CHECK(supervision->pending());
   CHECK(supervision->pause_before_attempt(worker) == 7.0);
+  CHECK(supervision->pause_before_attempt(worker) == 7.0);  // another caller, before the attempt: it is the same one
   CHECK(supervision->attempt(worker));
   CHECK(supervision->attempt(worker));  // there is nothing left to do
   CHECK(supervision->restarts() == 1);
