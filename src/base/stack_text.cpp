@@ -94,10 +94,20 @@ std::string lambda_called_in(const Function& function) {
   return is_users_lambda ? std::string(called) : "";
 }
 
+// Returns whether a file is one of the library's sources. Only builds that are no releases have paths of files.
+bool is_our_source([[maybe_unused]] std::string_view file) {
+#ifdef MINIRAY_SOURCE_FOLDER
+  return file.starts_with(MINIRAY_SOURCE_FOLDER) && !file.ends_with("_test.cpp");
+#else
+  return false;
+#endif
+}
+
 // A function that was inlined has a name without its scope, but the file in which it is.
 bool is_ours(const Function& function) {
-  return function.name.empty() && (after_scope_letters(function.symbol).starts_with("7miniray") ||
-                                   function.file.find("include/miniray/") != std::string_view::npos);
+  return function.name.empty() &&
+         (after_scope_letters(function.symbol).starts_with("7miniray") || is_our_source(function.file) ||
+          function.file.find("include/miniray/") != std::string_view::npos);
 }
 
 // A compiler inlines a lambda into the function of std::function that calls it. Then the lambda has no name of its own.
